@@ -1,0 +1,6 @@
+import sys
+
+from uncork.cli import main
+
+
+sys.exit(main())

@@ -1,0 +1,27 @@
+"""The `uncork` command: one file per subcommand, listed once in `COMMANDS`."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from uncork.cli.info import info
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {"info": info}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; bad input ends in one line on stderr and exit code 2."""
+    try:
+        from tyro.extras import subcommand_cli_from_dict
+    except ImportError:
+        print("uncork: the command line needs `pip install 'uncork[cli]'`.", file=sys.stderr)
+        return 2
+    try:
+        return subcommand_cli_from_dict(COMMANDS, args=arguments, prog="uncork") or 0
+    except (ValueError, TypeError, OSError) as error:
+        print(f"uncork: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("uncork: interrupted.", file=sys.stderr)
+        return 130

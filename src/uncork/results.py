@@ -1,0 +1,132 @@
+"""Run folders: files that survive a kill, and a record of where a result came from.
+
+Every experiment writes a folder of JSON files through these functions, and every report reads
+them back. A file is either the old one or the new one, never half of each.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace the file `path` by `data`: temporary file beside it, fsync, rename, fsync the folder."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":  # a folder cannot be opened for fsync elsewhere
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read one JSON file; a damaged one is named in the error."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"`{path}` must be a JSON file, but line {error.lineno} cannot be read ({error.msg}). "
+            "Delete it and run again, or restore it from a copy."
+        ) from error
+
+
+def append_jsonl(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
+    """Add one line to a metrics file and make it durable."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record, sort_keys=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a metrics file; a last line torn by a kill is left out."""
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                return
+            raise ValueError(f"`{path}` line {number} is not JSON ({error.msg}).") from error
+
+
+def provenance() -> dict[str, Any]:
+    """What a result file must say of its origin: versions, commit, hardware, time of start."""
+    import torch
+
+    from uncork import __version__
+
+    return {
+        "uncork": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "hardware": hardware(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def hardware() -> str:
+    """The accelerator's name, or the processor's with its thread count."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
