@@ -120,10 +120,7 @@ def _loss(
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
     validate.function(function, device)
     backend = dispatch.resolve(backend)
-    if target.is_floating_point():
-        flat_target = target.reshape(-1, words)
-    else:
-        flat_target = target.reshape(-1).long()
+    flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
     with torch.autocast(device.type, enabled=False):
         if backend == "reference":
             form = exactly(function)
