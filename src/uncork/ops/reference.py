@@ -27,7 +27,7 @@ def token_losses(problem: Problem) -> Tensor:
         # A word of weight 0 adds 0 even where its log-probability is -inf.
         loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
     if problem.z_loss:
-        loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
+        loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
     return loss_N
 
 

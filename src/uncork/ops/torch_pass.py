@@ -53,7 +53,7 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
     backward = _one_word if problem.one_word else _distribution
     loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
     if problem.z_loss:
-        loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
+        loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
     if row_scale_N is None:
         return ChunkResult(loss_N)
     # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
