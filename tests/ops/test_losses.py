@@ -42,7 +42,7 @@ def test_float64(backend, function, dense, option, reduction):
 @over_options
 @over_targets
 @pytest.mark.parametrize(
-    "function", [None, "scale", "softcap", "plif7", "plif1000", "network_skip", "users_own"]
+    "function", [None, "scale", "softcap", "plif7", "plif1001", "network_skip", "users_own"]
 )
 @over_backends
 def test_float32(backend, function, dense, option, reduction):
@@ -55,7 +55,7 @@ def test_float32(backend, function, dense, option, reduction):
 @over_reductions
 @over_options
 @over_targets
-@pytest.mark.parametrize("function", [None, "plif1000", "users_own"])
+@pytest.mark.parametrize("function", [None, "plif1001", "users_own"])
 @over_backends
 def test_mixture_float64(backend, function, dense, option, reduction):
     case = make_case(
@@ -67,7 +67,7 @@ def test_mixture_float64(backend, function, dense, option, reduction):
 @over_reductions
 @over_options
 @over_targets
-@pytest.mark.parametrize("function", [None, "scale", "plif1000"])
+@pytest.mark.parametrize("function", [None, "scale", "plif1001"])
 @over_backends
 def test_mixture_float32(backend, function, dense, option, reduction):
     case = make_case(

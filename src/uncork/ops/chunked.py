@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops import cpu_pass, matmul, torch_pass
+from uncork.ops import cpu_pass, matmul, nonfinite, torch_pass
 from uncork.ops.problem import Problem
 
 
 DEFAULT_CHUNK_BYTES = 64 * 2**20
 
 _chunk_bytes: ContextVar[int] = ContextVar("uncork_chunk_bytes", default=DEFAULT_CHUNK_BYTES)
-_detect_nonfinite: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", default=False)
 
 
 @contextlib.contextmanager
@@ -38,19 +37,6 @@ def chunk_bytes(size: int) -> Iterator[None]:
         yield
     finally:
         _chunk_bytes.reset(token)
-
-
-@contextlib.contextmanager
-def detect_nonfinite() -> Iterator[None]:
-    """Raise `FloatingPointError` when a logit is NaN or infinite, inside this block.
-
-    It reads the logits back, so on an accelerator every loss waits for the device: for debugging.
-    """
-    token = _detect_nonfinite.set(True)
-    try:
-        yield
-    finally:
-        _detect_nonfinite.reset(token)
 
 
 def budget() -> int:
@@ -105,10 +91,10 @@ def _run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) 
         count = len(part.latent_NKD)
         x_ND = matmul.widened(part.latent_NKD).reshape(count * components, -1)
         logits_NV = matmul.logits(x_ND, weight_VD, part.bias_V, buffer[: count * components])
-        if _detect_nonfinite.get():
-            _raise_if_nonfinite(logits_NV, start, components)
+        logits_NKV = logits_NV.view(count, components, words)
+        nonfinite.check(logits_NKV, start)
         scale_N = None if row_scale_N is None else row_scale_N[start : start + count]
-        result = chunk_pass.run(part, logits_NV.view(count, components, words), scale_N, needs.function)
+        result = chunk_pass.run(part, logits_NKV, scale_N, needs.function)
         _collect(outcome, result, x_ND, weight_VD, start)
     return _finished(outcome, problem)
 
@@ -116,7 +102,7 @@ def _run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) 
 def _chunk_length(problem: Problem, chunk_pass, size: int) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
     tokens, components, _ = problem.latent_NKD.shape
-    fixed = cpu_pass.scratch_bytes(problem) if chunk_pass is cpu_pass else 0
+    fixed = cpu_pass.scratch_bytes(problem, size) if chunk_pass is cpu_pass else 0
     per_token = components * len(problem.weight_VD) * chunk_pass.bytes_per_logit(problem)
     most = max(1, (size - fixed) // max(per_token, 1))
     chunks = max(1, -(-tokens // most))
@@ -187,15 +173,3 @@ def _finished(outcome: Outcome, problem: Problem) -> Outcome:
         total.to(t.dtype) for total, t in zip(outcome.tensors, problem.form.tensors, strict=False)
     )
     return outcome
-
-
-def _raise_if_nonfinite(logits_NV: Tensor, start: int, components: int) -> None:
-    bad = ~torch.isfinite(logits_NV)
-    if not bad.any():
-        return
-    row, word = bad.nonzero()[0].tolist()
-    raise FloatingPointError(
-        f"logits must be finite: {int(bad.sum())} of this chunk are not, the first at token "
-        f"{start + row // components}, word {word} ({logits_NV[row, word].item()}). Look for NaN or "
-        "infinity in `input`, `linear_weight` and `linear_bias`."
-    )

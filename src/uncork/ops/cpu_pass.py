@@ -88,12 +88,23 @@ def usable(problem: Problem) -> bool:
     )
 
 
-def scratch_bytes(problem: Problem) -> int:
-    """What the pass allocates beside the logits, whatever the chunk's length."""
-    _, components, _ = problem.latent_NKD.shape
-    row = components * len(problem.weight_VD) * 8
+def scratch_bytes(problem: Problem, size: int) -> int:
+    """What the pass allocates beside the logits: at most half the budget, or one thread's scratch."""
+    each = _scratch_of_one(problem)
+    return min(torch.get_num_threads() * each, max(each, size // 2))
+
+
+def _scratch_of_one(problem: Problem) -> int:
+    """A thread's copy of one token's rows, and its sums."""
+    row = problem.latent_NKD.shape[1] * len(problem.weight_VD) * 8
     sums = 16 * problem.form.tensors[0].numel() if problem.form.kind == "table" else 8
-    return torch.get_num_threads() * (row + sums)
+    return row + sums
+
+
+def _num_threads(problem: Problem, tokens: int) -> int:
+    """Torch's number of threads, fewer where their scratch would outgrow the logits themselves."""
+    chunk = tokens * problem.latent_NKD.shape[1] * len(problem.weight_VD) * 4
+    return max(1, min(torch.get_num_threads(), tokens, chunk // _scratch_of_one(problem)))
 
 
 def bytes_per_logit(problem: Problem) -> int:
@@ -107,7 +118,7 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
     assert library is not None and logits_NKV.is_contiguous()
     tokens, components, words = logits_NKV.shape
     form = problem.form
-    threads = max(1, min(torch.get_num_threads(), tokens))
+    threads = _num_threads(problem, tokens)
     knots = form.tensors[0].numel() if form.kind == "table" else 0
     sums = None
     if function_grad and row_scale_N is not None and form.tensors:
@@ -217,13 +228,13 @@ def _compiled(command: list[str]) -> Path:
 
 def _cache_folder() -> Path:
     """A folder only this user can write to: what lies there is loaded as code."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "uncork"
     try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = root / "uncork"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         pass
     return Path(tempfile.mkdtemp(prefix="uncork-"))
 

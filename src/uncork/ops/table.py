@@ -84,7 +84,22 @@ def _backward(ctx, grad: Tensor):
     return dx, dvalue, dslope, None
 
 
+def _setup_context_twice(ctx, inputs, output) -> None:
+    grad, x, slope, ctx.bound = inputs
+    ctx.save_for_backward(grad, x, slope)
+
+
+def _backward_twice(ctx, along_x: Tensor, along_value: Tensor, along_slope: Tensor):
+    """Second derivatives, in plain torch: they exist so that the reference backend has them."""
+    grad, x, slope = ctx.saved_tensors
+    index, offset = locate(x, slope.numel(), ctx.bound)
+    dgrad = along_x * slope[index] + along_value[index] + along_slope[index] * offset
+    dslope = torch.zeros_like(slope).index_add(0, index.reshape(-1), (along_x * grad).reshape(-1))
+    return dgrad, along_slope[index] * grad, dslope, None
+
+
 piecewise_linear.register_autograd(_backward, setup_context=_setup_context)
+piecewise_linear_backward.register_autograd(_backward_twice, setup_context=_setup_context_twice)
 
 
 def knots_of(knots: int, bound: float, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops.pointwise import value_and_vjp
+from uncork.ops.pointwise import value, value_and_vjp
 from uncork.ops.problem import Problem
 
 
@@ -45,7 +45,10 @@ def bytes_per_logit(problem: Problem) -> int:
 
 def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, function_grad: bool) -> ChunkResult:
     """The pass. `row_scale_N` is the upstream gradient of each token's loss; None asks for the loss."""
-    scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, function_grad)
+    if row_scale_N is None:
+        scores_NKV, vjp = value(problem.form, logits_NKV), None
+    else:
+        scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, function_grad)
     lse_NK = scores_NKV.logsumexp(-1)
     prior_NK = problem.log_prior_NK
     if prior_NK is not None:
@@ -54,7 +57,7 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
     loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
     if problem.z_loss:
         loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
-    if row_scale_N is None:
+    if row_scale_N is None or vjp is None:
         return ChunkResult(loss_N)
     # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
     row_scale_N = torch.where(problem.valid_N(), row_scale_N, 0.0)
