@@ -102,7 +102,8 @@ def value_and_vjp(
             return z, lambda g: (g, [])
         case "scale":
             a = form.tensors[0]
-            return z * a, lambda g: (g * a, [(g * z).sum(dtype=torch.float64)])
+            along = lambda g: [(g * z).sum(dtype=torch.float64)] if tensors_need_grad else []
+            return z * a, lambda g: (g * a, along(g))
         case "sigsoftmax":
             slope = generalized_sigsoftmax_slope
             return value(form, z), lambda g: (g * slope(z, *form.constants), [])
