@@ -44,7 +44,7 @@ def linear_cross_entropy(
         function: an increasing elementwise module such as `uncork.functions.PLIF()`; None is softmax.
         weight: class weights (V,); "mean" then divides by the sum of the targets' weights, as torch does.
         reduction: "mean" over tokens not ignored, "sum", or "none".
-        ignore_index: targets with this value add nothing.
+        ignore_index: targets with this value add nothing. Not for distributions, as in torch.
         label_smoothing: mass moved from the target to the uniform distribution, in [0, 1].
         z_loss: factor of logsumexp(f(z))^2, added to the loss of each token.
         backend: "auto", "chunked" or "reference".
@@ -120,6 +120,7 @@ def _loss(
     validate.target(target, leading, words, device)
     validate.class_weight(weight, words, device)
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
+    validate.ignorable(target, ignore_index)
     validate.function(function, device)
     backend = dispatch.resolve(backend)
     flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()

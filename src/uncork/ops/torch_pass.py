@@ -84,7 +84,8 @@ def _one_word(
     weight_N = problem.token_weight_N()
 
     def gradient(row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
-        share_NK = (row_scale_N * weight_N)[:, None] * (joint_NK - log_p_N[:, None]).exp()
+        # A softmax, not exp(joint - log_p): far in the tail both are large and their difference is rough.
+        share_NK = (row_scale_N * weight_N)[:, None] * joint_NK.softmax(1)
         g_NKV = (scores_NKV - lse_NK[..., None]).exp_().mul_(share_NK[..., None])
         g_NKV.scatter_add_(2, index_NK1, -share_NK[..., None])
         return g_NKV, -share_NK
@@ -105,7 +106,7 @@ def _distribution(
     def gradient(row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         scaled_NV = q_NV * row_scale_N[:, None]
         if joint_NKV.shape[1] > 1:
-            pull_NKV = (joint_NKV - log_p_NV[:, None]).exp_().mul_(scaled_NV[:, None])
+            pull_NKV = joint_NKV.softmax(1).mul_(scaled_NV[:, None])
         else:
             pull_NKV = scaled_NV[:, None]
         share_NK = pull_NKV.sum(-1)

@@ -132,6 +132,15 @@ def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any
         raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}.")
 
 
+def ignorable(target: Tensor, ignore_index: int) -> None:
+    """Distributions name no word that could be ignored; torch refuses them too."""
+    if target.is_floating_point() and ignore_index >= 0:
+        raise ValueError(
+            f"`ignore_index` must be negative (unused) for a `target` of distributions, got {ignore_index}. "
+            "Leave those tokens out, or give word indices."
+        )
+
+
 def number(name: str, value: Any) -> None:
     """A real number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
