@@ -57,7 +57,7 @@ def test_equals_the_mixture_of_softmaxes(backend):
 @pytest.mark.parametrize("far", [30.0, 80.0, 1000.0])
 @over_backends
 def test_no_floor_under_probabilities(backend, far, dtype):
-    """The original code adds 1e-8 to the probability, which ends the loss at 18.4 and its gradient with it."""
+    """Published code adds 1e-8 to the probability, which ends the loss at 18.4 and its gradient with it."""
     words, width = 5, 3
     weight = torch.zeros(words, width, dtype=dtype)
     bias = torch.zeros(words, dtype=dtype)
