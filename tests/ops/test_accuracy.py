@@ -16,7 +16,7 @@ from tests.helpers import (
 )
 
 
-SIZE = dict(leading=(63,), width=123, words=507)
+SIZE = {"leading": (63,), "width": 123, "words": 507}
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,8 @@ def test_the_weight_gradient_is_summed_in_float32(backend):
     # What is left is the rounding of the result itself.
     assert errors[1] <= 1.05 * rounded
     # The claim is not vacuous: summing in bfloat16 is an order of magnitude worse.
-    rows = torch.stack([g for g in _token_weight_gradients(case)])
     total = torch.zeros_like(right, dtype=torch.bfloat16)
-    for row in rows:
+    for row in _token_weight_gradients(case):
         total += row.bfloat16()
     assert rms(total - right) > 10 * errors[1]
 

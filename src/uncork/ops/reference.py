@@ -15,8 +15,7 @@ def token_losses(problem: Problem) -> Tensor:
     logits_NKV = linear(problem.latent_NKD.to(dtype), problem.weight_VD.to(dtype), bias)
     nonfinite.check(logits_NKV)
     scores_NKV = pointwise.value(problem.form, logits_NKV)
-    lse_NK = scores_NKV.logsumexp(-1)
-    log_p_NKV = scores_NKV - lse_NK[..., None]
+    log_p_NKV = scores_NKV.log_softmax(-1)
     if problem.log_prior_NK is not None:
         log_p_NKV = log_p_NKV + problem.log_prior_NK.to(dtype)[..., None]
     # With one component there is nothing to sum, and a word masked by -inf keeps its gradient of 0.
@@ -29,7 +28,8 @@ def token_losses(problem: Problem) -> Tensor:
         # A word of weight 0 adds 0 even where its log-probability is -inf.
         loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
     if problem.z_loss:
-        loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
+        square_N = scores_NKV.logsumexp(-1).square().mean(-1)
+        loss_N = loss_N + (problem.z_loss * square_N).where(problem.valid_N(), 0.0)
     return loss_N
 
 
