@@ -1,4 +1,4 @@
-"""The compiled CPU pass: same numbers as the torch pass, any number of threads, a clean way back without it."""
+"""The compiled CPU pass: the torch pass's numbers, any number of threads, a clean way back without it."""
 
 import os
 import stat
@@ -13,9 +13,7 @@ from uncork.functions import PLIF
 from uncork.ops import cpu_pass
 
 
-compiled = pytest.mark.skipif(
-    cpu_pass.status() != "compiled", reason=f"no compiled pass: {cpu_pass.status()}"
-)
+compiled = pytest.mark.skipif(cpu_pass.status() != "compiled", reason=cpu_pass.status())
 
 
 @pytest.fixture
@@ -72,7 +70,9 @@ def test_a_folder_that_cannot_be_written(monkeypatch, rebuilt, tmp_path):
     locked.mkdir()
     locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
     monkeypatch.setenv("XDG_CACHE_HOME", str(locked))
-    monkeypatch.setattr(os, "access", lambda *_: False)  # the superuser may write anywhere
+    # The superuser may write anywhere: say no for it.
+    original = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and original(path, mode))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert cpu_pass.status() == "compiled"
     assert list(tmp_path.glob("uncork-*/*.so"))
@@ -116,7 +116,7 @@ def test_switched_off():
 def test_agrees_with_the_torch_pass(dense, function):
     """At odd sizes, to a few rounding steps of the largest entry."""
     case = make_case((63,), 13, 1507, function=function, dense=dense, dtype=torch.float32, weight=True)
-    assert_same(ours(case, CHUNKED), ours(case, CHUNKED_TORCH), rtol=2e-6, atol=1e-9)
+    assert_same(ours(case, CHUNKED), ours(case, CHUNKED_TORCH), rtol=2e-6, atol=2e-8)
 
 
 @compiled
@@ -133,10 +133,8 @@ def test_exponential(low, high):
     loss.backward()
     right = torch.softmax(bias.detach().double(), 0)[1:]
     found = bias.grad[1:].double()
-    assert (found - right).abs().max() <= 4e-7 * right.max()
-    visible = gap > -86
-    relative = ((found - right) / right)[visible]
-    assert visible.sum() == 0 or relative.abs().max() <= 1e-6 or high < -80
+    smallest = torch.finfo(torch.float32).tiny
+    assert ((found - right).abs() <= 5e-7 * right + smallest).all()
 
 
 @compiled

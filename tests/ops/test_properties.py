@@ -9,25 +9,14 @@ from tests.helpers import ALL_BACKENDS, CHUNKED, assert_same, make_case, ours, t
 # Derandomised: a change of code changes the verdict, not the day.
 SETTINGS = settings(
     deadline=None,
-    max_examples=120,
+    max_examples=250,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 functions = st.sampled_from(
-    [
-        None,
-        "identity",
-        "scale",
-        "sigsoftmax",
-        "generalized",
-        "softcap",
-        "plif7",
-        "plif1001",
-        "tabulated",
-        "users_own",
-    ]
+    [None, "scale", "sigsoftmax", "generalized", "softcap", "plif7", "plif1001", "tabulated", "users_own"]
 )
 options = st.fixed_dictionaries(
     {
@@ -100,10 +89,8 @@ def test_permuting_tokens_and_words_permutes_the_loss(tokens, words, seed):
     before = ours(case, CHUNKED)
     order, names = torch.randperm(tokens), torch.randperm(words)
     moved = case.to(torch.float64)
-    moved.input, moved.target = (
-        case.input[order].detach().requires_grad_(),
-        names.argsort()[case.target[order]],
-    )
+    moved.input = case.input[order].detach().requires_grad_()
+    moved.target = names.argsort()[case.target[order]]
     moved.weight = case.weight[names].detach().requires_grad_()
     moved.bias = case.bias[names].detach().requires_grad_()
     moved.upstream = case.upstream[order]
