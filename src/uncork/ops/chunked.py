@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops import cpu_pass, matmul, nonfinite, torch_pass
+from uncork.ops import autocast, cpu_pass, matmul, nonfinite, torch_pass
 from uncork.ops.problem import Problem
 
 
@@ -94,7 +94,7 @@ def run(
     """
     device_type = problem.latent_NKD.device.type
     size = size or budget(device_type)
-    with torch.no_grad(), torch.autocast(device_type, enabled=False):
+    with torch.no_grad(), autocast.off(device_type):
         if not needs.any:
             row_scale_N = None
         return _run(problem, row_scale_N, needs, size, make(problem, needs.function, size))

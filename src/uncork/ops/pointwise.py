@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from uncork.ops import table
+from uncork.ops import autocast, table
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
-        with torch.autocast(z.device.type, enabled=False):
+        with autocast.off(z.device.type):
             f = _elementwise(call(leaf), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -149,14 +149,14 @@ def number(name: str, value: Any) -> None:
 
 def function(value: Any, device: torch.device) -> None:
     """None, or a module on the device of the input."""
-    if value is not None and not isinstance(value, nn.Module):
-        raise TypeError(
-            "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
-            f"{type(value).__name__}"
-            + (" (a class: make an instance of it)." if isinstance(value, type) else ".")
-        )
     if value is None:
         return
+    if not isinstance(value, nn.Module):
+        came = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(
+            "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
+            f"{came}. Make an instance of a class; give a formula a module's forward."
+        )
     for name, parameter in value.named_parameters():
         if parameter.device != device:
             raise ValueError(
