@@ -72,7 +72,7 @@ def append_jsonl(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
 
 
 def _mend_last_line(file: BinaryIO) -> None:
-    """End the last line if it is a whole record, drop it if a kill tore it: what the reader does."""
+    """End the last line if it is a whole record, drop it if a kill tore it, as the reader does."""
     if file.seek(0, os.SEEK_END) == 0:
         return
     file.seek(-1, os.SEEK_END)
