@@ -34,7 +34,7 @@ lint: $(STAMP)  ## ruff (lint and format) and pyright
 	$(BIN)/pyright
 
 docs: $(STAMP)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) site build dist demo .pytest_cache .ruff_cache .hypothesis src/*.egg-info

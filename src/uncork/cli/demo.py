@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.functions import PLIF, MonotoneNetwork, Scale, SigSoftmax
-from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
+from uncork.heads import AbstractHead, MixtureHead, MonotonicHead, SoftmaxHead
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ def demo(
     from rich.console import Console
     from rich.progress import Progress
 
+    sizes = {"contexts": contexts, "words": words, "width": width, "steps": steps}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {size}.")
     target = _draw(contexts, words, seed)
     floor = -torch.special.xlogy(target, target).sum(-1).mean().item()
     heads = _heads(width, words)
@@ -58,8 +62,8 @@ def _draw(contexts: int, words: int, seed: int) -> Tensor:
     return torch.from_numpy(draws).float()
 
 
-def _heads(width: int, words: int) -> dict[str, Callable[[], nn.Module]]:
-    def monotonic(function: nn.Module) -> nn.Module:
+def _heads(width: int, words: int) -> dict[str, Callable[[], AbstractHead]]:
+    def monotonic(function: nn.Module) -> AbstractHead:
         return MonotonicHead(width, words, function)
 
     return {
@@ -72,9 +76,9 @@ def _heads(width: int, words: int) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-def _fit(head: nn.Module, hidden: Tensor, target: Tensor, steps: int) -> Iterator[int]:
+def _fit(head: AbstractHead, hidden: Tensor, target: Tensor, steps: int) -> Iterator[int]:
     optimizer = torch.optim.Adam([hidden, *head.parameters()], lr=0.03)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         optimizer.zero_grad()
         head(hidden, target).backward()
@@ -84,8 +88,8 @@ def _fit(head: nn.Module, hidden: Tensor, target: Tensor, steps: int) -> Iterato
 
 
 @torch.no_grad()
-def _measure(head: nn.Module, hidden: Tensor, target: Tensor) -> Row:
-    match = head(hidden).argmax(-1) == target.argmax(-1)
+def _measure(head: AbstractHead, hidden: Tensor, target: Tensor) -> Row:
+    match = head.predict(hidden) == target.argmax(-1)
     return Row(
         cross_entropy=head(hidden, target).item(),
         mode_matching=100 * match.float().mean().item(),
