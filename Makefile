@@ -17,6 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "uncork needs Python 3.11 or later, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make install PYTHON=python3.12" >&2; \
 	  exit 1; }
+	@echo "Installing into $(VENV): a minute or two, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@
