@@ -91,7 +91,5 @@ def test_the_check_sees_every_form_of_import(file: str, line: str, found: str):
 
 
 def test_the_check_lets_downward_and_own_imports_pass():
-    source = (
-        "from uncork import __version__\nfrom . import b\nfrom uncork.ops import x\nimport torch"
-    )
+    source = "from uncork import __version__\nfrom . import b\nfrom uncork.ops import x\nimport torch"
     assert imported(source, ROOT / "heads/a.py") <= allowed("heads")

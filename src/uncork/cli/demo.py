@@ -20,9 +20,7 @@ class Row:
     parameters: int
 
 
-def demo(
-    contexts: int = 500, words: int = 200, width: int = 8, steps: int = 400, seed: int = 0
-) -> None:
+def demo(contexts: int = 500, words: int = 200, width: int = 8, steps: int = 400, seed: int = 0) -> None:
     """Fit each head to distributions drawn from Dirichlet(0.1), and print how close it comes.
 
     Args:
