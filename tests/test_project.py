@@ -1,5 +1,6 @@
 """What holds the project together: one version, a light core, complete documentation."""
 
+import os
 import re
 import subprocess
 import sys
@@ -111,11 +112,24 @@ def test_every_page_is_in_the_navigation():
     assert sorted(nav) == sorted(pages)
 
 
+def test_the_site_loads_nothing_from_another_host():
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert settings["theme"]["font"] is False
+    assets = settings.get("extra_javascript", []) + settings.get("extra_css", [])
+    assert not [asset for asset in assets if "//" in str(asset)]
+
+
 def test_every_public_name_is_documented():
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
     names = [f"{module.__name__}.{name}" for module in PUBLIC for name in PUBLIC[module]]
     names = [name for name in names if name not in WITHOUT_A_PAGE]
     assert not [name for name in names if f"::: {name}\n" not in text]
+
+
+def test_the_gate_can_be_run_and_calls_the_targets_people_use():
+    gate = ROOT / ".ci" / "run"
+    assert os.access(gate, os.X_OK)
+    assert re.findall(r"^make (\w+)$", gate.read_text(), re.MULTILINE) == ["test", "lint", "docs"]
 
 
 def test_no_file_names_a_path_of_one_machine():
