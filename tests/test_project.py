@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import yaml
-from test_api import PUBLIC
 
 import uncork
+from tests.test_api import PUBLIC
 
 
 ROOT = Path(__file__).parent.parent
