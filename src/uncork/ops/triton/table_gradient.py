@@ -1,8 +1,8 @@
 """Sums per knot of a table function on a GPU, two ways.
 
-`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every run,
-and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the NVRTC that
-comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
+`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every
+run, and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the
+NVRTC that comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
 """
 
 import abc
@@ -36,6 +36,7 @@ class Sums(abc.ABC):
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         """Called before each chunk; the memory of the sums and their unit, for the Triton kernel."""
 
+    @abc.abstractmethod
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         """The separate kernel, if there is one."""
 
@@ -85,6 +86,9 @@ class IntegerSums(Sums):
         self.held = (ints, unit)
         return self.held
 
+    def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        raise AssertionError("the Triton kernel adds these sums itself")
+
     def _collect(self) -> None:
         if self.held is not None:
             ints, unit = self.held
@@ -106,7 +110,9 @@ class SharedSums(Sums):
         device = problem.latent_NKD.device
         properties = torch.cuda.get_device_properties(device)
         self.blocks = properties.multi_processor_count
-        self.width = min(intervals + 1, properties.shared_memory_per_block_optin // 4)
+        room = properties.shared_memory_per_block_optin // 4
+        self.width = min(intervals + 1, room)
+        self.copies = min(32, room // self.width)
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.staging = torch.zeros(self.blocks, self.width, device=device)
         self.window: Tensor | None = None
@@ -121,7 +127,8 @@ class SharedSums(Sums):
 
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         tokens, components, words = logits.shape
-        kernel = _compiled(dlogits.dtype, 4 * self.width, logits.device.index)
+        shared = 4 * self.width * self.copies
+        kernel = _compiled(dlogits.dtype, shared, logits.device.index)
         assert self.window is not None
         kernel(
             (self.blocks, 1, 1),
@@ -129,9 +136,9 @@ class SharedSums(Sums):
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
                 self.window, self.staging, self.total, tokens * components, components, words,
-                self.intervals, self.width, 1, float(self.bound),
+                self.intervals, self.width, self.copies, float(self.bound),
             ],
-            shared_mem=4 * self.width,
+            shared_mem=shared,
         )  # fmt: skip
 
     def slots(self) -> tuple[Tensor, Tensor]:
