@@ -27,7 +27,6 @@ class Sums(abc.ABC):
     """Collects dL/dF of the k + 1 knots over chunks."""
 
     separate: bool  # whether the sums, and dL/dz, come from a kernel of their own
-    bytes: int
 
     def __init__(self, intervals: int, bound: float) -> None:
         self.intervals, self.bound = intervals, bound
@@ -72,7 +71,6 @@ class IntegerSums(Sums):
         super().__init__(intervals, bound)
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.held: tuple[Tensor, Tensor] | None = None
-        self.bytes = 16 * (intervals + 3)
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         self._collect()
@@ -116,7 +114,6 @@ class SharedSums(Sums):
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.staging = torch.zeros(self.blocks, self.width, device=device)
         self.window: Tensor | None = None
-        self.bytes = 4 * self.blocks * self.width + 16 * intervals
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         if self.window is None:  # chosen once: the copies of all chunks must be of the same knots
