@@ -1,7 +1,7 @@
 """The chunked loss as a plain `autograd.Function`: what runs when nothing is being compiled.
 
-It does what the custom ops do with a third of their overhead per call, and it can take a function known only as
-a callable, which is evaluated exactly, by autograd on the chunk.
+It does what the custom ops do with less overhead per call, and it can take a function known only as a
+callable, which is evaluated exactly, by autograd on the chunk.
 """
 
 from collections.abc import Sequence

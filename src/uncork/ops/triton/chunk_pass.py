@@ -43,7 +43,6 @@ class TritonPass(AbstractPass):
             self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = table_gradient.make_sums(problem, self.intervals, form.constants[0])
-                self.fixed_bytes = self.sums.bytes
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         tokens, components, words = logits_NKV.shape
@@ -59,7 +58,7 @@ class TritonPass(AbstractPass):
         if self.sums is not None and want_gradient:
             sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
         weight, prior = problem.class_weight_V, problem.log_prior_NK
-        block = min(triton.next_power_of_2(words), 4096)
+        block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
                 logits_NKV,
@@ -94,7 +93,7 @@ class TritonPass(AbstractPass):
                 WANT_STATS=want_gradient and shared is not None,
                 WANT_SUMS=want_gradient and self.sums is not None and shared is None,
                 BLOCK=block,
-                num_warps=8 if block >= 2048 else 4,
+                num_warps=num_warps,
             )
         if row_scale_N is None:
             return ChunkResult(loss_N)
@@ -110,6 +109,12 @@ class TritonPass(AbstractPass):
         return () if self.sums is None else (self.sums.knot_gradient(),)
 
 
+def launch_shape(words: int) -> tuple[int, int]:
+    """Words per block and warps per program."""
+    block = min(triton.next_power_of_2(words), 4096)
+    return block, 8 if block >= 2048 else 4
+
+
 def scale_in_place(x: Tensor, factor: Tensor) -> Tensor:
     """x *= factor; when the factor turns out to be 1 on the device, nothing is read or written."""
     if x.numel():
@@ -123,7 +128,7 @@ def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
     kernels.pairs_kernel[(triton.cdiv(intervals, 1024),)](
         knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
     )
-    return pairs
+    return pairs.view(torch.int64)
 
 
 def _narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:

@@ -137,8 +137,8 @@ def token_kernel(
 def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     """Add g (1 - t) to the left knot and g t to the right one, t = offset / step, as integers.
 
-    Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is left
-    of the offset goes to two slots of its own behind the knots.
+    Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is
+    left of the offset goes to two slots of its own behind the knots.
     """
     unit = tl.load(sums_unit_ptr)
     index, offset = locate(b_z, intervals, bound, step)
