@@ -1,7 +1,6 @@
 """`uncork demo`: every head on a small problem that a plain softmax cannot represent."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +37,14 @@ def demo(contexts: int = 500, words: int = 200, width: int = 8, steps: int = 400
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"`{name}` must be at least 1, got {size}.")
+    # Work this small gains nothing from threads, and on a busy machine loses minutes waiting for them.
+    torch.set_num_threads(1)
     target = _draw(contexts, words, seed)
     floor = -torch.special.xlogy(target, target).sum(-1).mean().item()
     heads = _heads(width, words)
     rows: dict[str, Row] = {}
     console = Console()
-    with _one_thread(), Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=len(heads) * steps)
         for name, build in heads.items():
             progress.update(task, description=f"{name:<16}")
@@ -54,17 +55,6 @@ def demo(contexts: int = 500, words: int = 200, width: int = 8, steps: int = 400
                 progress.advance(task)
             rows[name] = _measure(head, hidden, target)
     console.print(_table(rows, floor, contexts, words, width))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Work this small gains nothing from more, and on a busy machine loses minutes waiting for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _draw(contexts: int, words: int, seed: int) -> Tensor:
