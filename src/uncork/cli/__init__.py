@@ -4,10 +4,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from uncork.cli.demo import demo
 from uncork.cli.info import info
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"info": info}
+COMMANDS: dict[str, Callable[..., Any]] = {"demo": demo, "info": info}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """Sums per knot of a table function on a GPU, two ways.
 
-`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every run,
-and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the NVRTC that
-comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
+`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every
+run, and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the
+NVRTC that comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
 """
 
 import abc
@@ -21,13 +21,14 @@ OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float1
 UNITS = 2.0**61
 # The slots behind the knots hold gradient times distance beyond the table, in this many bounds.
 BEYOND = 16384.0
+# Knots in shared memory at the most: what it does not take is cache for the table itself.
+WINDOW = 32_768
 
 
 class Sums(abc.ABC):
     """Collects dL/dF of the k + 1 knots over chunks."""
 
     separate: bool  # whether the sums, and dL/dz, come from a kernel of their own
-    bytes: int
 
     def __init__(self, intervals: int, bound: float) -> None:
         self.intervals, self.bound = intervals, bound
@@ -36,6 +37,7 @@ class Sums(abc.ABC):
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         """Called before each chunk; the memory of the sums and their unit, for the Triton kernel."""
 
+    @abc.abstractmethod
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         """The separate kernel, if there is one."""
 
@@ -71,7 +73,6 @@ class IntegerSums(Sums):
         super().__init__(intervals, bound)
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.held: tuple[Tensor, Tensor] | None = None
-        self.bytes = 16 * (intervals + 3)
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         self._collect()
@@ -84,6 +85,9 @@ class IntegerSums(Sums):
         ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)
         self.held = (ints, unit)
         return self.held
+
+    def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        raise AssertionError("the Triton kernel adds these sums itself")
 
     def _collect(self) -> None:
         if self.held is not None:
@@ -106,47 +110,55 @@ class SharedSums(Sums):
         device = problem.latent_NKD.device
         properties = torch.cuda.get_device_properties(device)
         self.blocks = properties.multi_processor_count
-        self.width = min(intervals + 1, properties.shared_memory_per_block_optin // 4)
-        self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
+        room = min(WINDOW, properties.shared_memory_per_block_optin // 4)
+        self.width = min(intervals + 1, room)
+        self.copies = min(32, room // self.width)
         self.staging = torch.zeros(self.blocks, self.width, device=device)
+        self.spill = torch.zeros(intervals, 2, device=device)
+        self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.window: Tensor | None = None
-        self.bytes = 4 * self.blocks * self.width + 16 * intervals
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         if self.window is None:  # chosen once: the copies of all chunks must be of the same knots
-            middle = logits_NKV[:8].mean().nan_to_num()
+            middle = logits_NKV[0].mean().nan_to_num()
             start = (middle + self.bound) * (self.intervals / (2.0 * self.bound)) - self.width / 2
             self.window = start.clamp(0, self.intervals + 1 - self.width).to(torch.int32)
-        return self.total, self.total
+        return self.staging, self.staging
 
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         tokens, components, words = logits.shape
-        kernel = _compiled(dlogits.dtype, 4 * self.width, logits.device.index)
+        shared = 4 * self.width * self.copies
+        tiles = -(-words // 8192)
+        each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
+        kernel = _compiled(dlogits.dtype, each, shared, logits.device.index)
         assert self.window is not None
         kernel(
-            (self.blocks, 1, 1),
+            (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
-                self.window, self.staging, self.total, tokens * components, components, words,
-                self.intervals, self.width, 1, float(self.bound),
+                self.window, self.staging, self.spill, self.beyond, tokens * components, components,
+                words, self.intervals, self.width, self.copies, float(self.bound),
             ],
-            shared_mem=4 * self.width,
+            shared_mem=shared,
         )  # fmt: skip
 
     def slots(self) -> tuple[Tensor, Tensor]:
-        knots = self.total[:-2].clone()
+        knots = torch.zeros(self.intervals + 1, dtype=torch.float64, device=self.spill.device)
+        knots[:-1] += self.spill[:, 0]
+        knots[1:] += self.spill[:, 1]
         if self.window is not None:
             place = torch.arange(self.width, device=knots.device) + self.window
-            knots.index_add_(0, place, self.staging.sum(0, dtype=torch.float64))
-        return knots, self.total[-2:]
+            knots.index_add_(0, place, self.staging.sum(0).double())
+        return knots, self.beyond
 
 
 @functools.cache
-def _compiled(dtype: torch.dtype, shared_bytes: int, device: int):
+def _compiled(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
+    options = ["-std=c++17", f"-DEACH={each}"]
     with torch.cuda.device(device):
         kernel = torch.cuda._compile_kernel(
-            SOURCE.read_text(), f"table_gradient<{OUTPUTS[dtype]}>", nvcc_options=["-std=c++17"]
+            SOURCE.read_text(), f"table_gradient<{OUTPUTS[dtype]}>", nvcc_options=options
         )
         kernel.set_shared_memory_config(shared_bytes)
     return kernel
