@@ -1,23 +1,26 @@
 """At N = 8192 and V = 50,000, where the logits alone take 1.5 GiB, the loss stays within its byte budget.
 
-Each measurement is a fresh process: its peak resident size after a warm-up at a small size, and again after
+Each measurement is a fresh process: its resident size after a warm-up at a small size, and at its peak during
 the loss and its backward pass. Allowed: the gradients, the budget, and a slack for what allocators keep.
 """
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 
+ROOT = Path(__file__).parents[2]
 V, D = 50_000, 64
 BUDGET = 64 * 2**20
 SLACK = 16 * 2**20
 
 SCRIPT = """
-import contextlib, json, resource, sys
+import contextlib, json, sys
 import torch, uncork
+from benchmarks.measure import peak, reset_peak
 from uncork.ops import cpu_pass
 
 head_name, off, N, V, D = json.loads(sys.argv[1])
@@ -27,8 +30,6 @@ make = {
     "plif": lambda v: uncork.heads.MonotonicHead(D, v, uncork.functions.PLIF(100_000)),
     "mos": lambda v: uncork.heads.MixtureHead(D, v, components=5),
 }[head_name]
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
 def step(head, hidden, target):
     with cpu_pass.disabled() if off else contextlib.nullcontext():
         head(hidden, target).backward()
@@ -38,7 +39,7 @@ step(make(500), torch.randn(64, D, requires_grad=True), torch.randint(0, 500, (6
 head = make(V)
 hidden = torch.randn(N, D, requires_grad=True)
 target = torch.randint(0, V, (N,))
-before = peak()
+before = reset_peak()
 step(head, hidden, target)
 gradients = sum(p.grad.nbytes for p in head.parameters()) + hidden.grad.nbytes
 print(json.dumps([peak() - before, gradients]))
@@ -48,7 +49,7 @@ print(json.dumps([peak() - before, gradients]))
 def extra_memory(head, off, tokens):
     """Bytes by which the peak rose, and bytes of gradients among them."""
     command = [sys.executable, "-c", SCRIPT, json.dumps([head, off, tokens, V, D])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -33,7 +33,7 @@ def values_and_slopes(knot_values: Tensor, bound: float, dtype: torch.dtype) -> 
 
 
 def locate(x: Tensor, intervals: int, bound: float) -> tuple[Tensor, Tensor]:
-    """The interval index of each x (int64) and its offset x - l_i.
+    """The interval index of each x (int32) and its offset x - l_i.
 
     l_i is taken from the middle, (i - k/2) d, so that its rounding error is relative to l_i, not the bound:
     an identity table then returns x to float rounding near zero as well.
@@ -42,7 +42,7 @@ def locate(x: Tensor, intervals: int, bound: float) -> tuple[Tensor, Tensor]:
     position = x.add(bound).div_(step).floor_().clamp_(0, intervals - 1)
     # NaN survives the clamp and would become an index outside the table.
     position.nan_to_num_(nan=0.0)
-    index = position.to(torch.int64)
+    index = position.to(torch.int32)
     offset = position.sub_(intervals / 2).mul_(-step).add_(x)
     return index, offset
 
@@ -55,10 +55,10 @@ def look_up(entries: Tensor, index: Tensor) -> Tensor:
 def interval_sums(index: Tensor, offset: Tensor, grad: Tensor, intervals: int) -> tuple[Tensor, Tensor]:
     """G and X of the module's head, in float64: one interval may collect every logit there is."""
     flat = index.reshape(-1)
-    grad64 = grad.reshape(-1).double()
+    grad64 = grad.reshape(-1).to(torch.float64, copy=True)
     zeros = torch.zeros(intervals, dtype=torch.float64, device=grad.device)
     sum_grad = zeros.index_add(0, flat, grad64)
-    sum_offset = zeros.index_add_(0, flat, grad64 * offset.reshape(-1))
+    sum_offset = zeros.index_add_(0, flat, grad64.mul_(offset.reshape(-1)))
     return sum_grad, sum_offset
 
 

@@ -1,0 +1,221 @@
+"""Losses of output layers on CPU, forward and backward, against torch's eager linear + cross_entropy."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import uncork
+from benchmarks import measure, table
+from uncork.functions import PLIF, MonotoneNetwork, Scale
+from uncork.ops import cpu_pass, pointwise, torch_pass
+from uncork.results import provenance
+
+
+SIZES = [(1400, 400, 10_000), (512, 256, 50_000)]
+QUICK_SIZES = [(48, 16, 500)]
+COMPONENTS = 5
+EAGER = "torch eager"
+SHARES = ("products", "pass", "table", "rest")
+
+Sizes = tuple[int, int, int]
+Problem = dict[str, Tensor]
+Loss = Callable[[Problem], Tensor]
+
+
+def make_problem(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Problem:
+    """Hidden states, weights and targets; logits of unit size, as at the start of training."""
+    tokens, width, words = sizes
+    generator = torch.Generator().manual_seed(0)
+    randn = lambda *shape: torch.randn(shape, generator=generator).to(dtype)
+    return {
+        "hidden": randn(tokens, width).requires_grad_(),
+        "latent": randn(tokens, COMPONENTS, width).tanh().requires_grad_(),
+        "log_prior": randn(tokens, COMPONENTS).log_softmax(-1).requires_grad_(),
+        "weight": (randn(words, width) * width**-0.5).requires_grad_(),
+        "bias": (0.1 * randn(words)).requires_grad_(),
+        "target": torch.randint(0, words, (tokens,), generator=generator),
+    }
+
+
+def eager(p: Problem) -> Tensor:
+    return F.cross_entropy(F.linear(p["hidden"], p["weight"], p["bias"]), p["target"])
+
+
+def eager_mixture(p: Problem) -> Tensor:
+    log_p = F.linear(p["latent"], p["weight"], p["bias"]).log_softmax(-1)
+    return F.nll_loss((log_p + p["log_prior"][..., None]).logsumexp(1), p["target"])
+
+
+def torch_fused(p: Problem) -> Tensor:
+    options = torch.nn.LinearCrossEntropyOptions()
+    return F.linear_cross_entropy(
+        p["hidden"], p["weight"], p["target"], linear_bias=p["bias"], options=options
+    )
+
+
+def ours(make_function: Callable[[], torch.nn.Module | None]) -> Loss:
+    function = make_function()
+    return lambda p: uncork.linear_cross_entropy(
+        p["hidden"], p["weight"], p["target"], linear_bias=p["bias"], function=function
+    )
+
+
+def our_mixture(p: Problem) -> Tensor:
+    return uncork.mixture_cross_entropy(
+        p["latent"], p["log_prior"], p["weight"], p["target"], linear_bias=p["bias"]
+    )
+
+
+# Each is made when it is needed: a function's parameters belong to one contender.
+CONTENDERS: dict[str, Callable[[], Loss]] = {
+    EAGER: lambda: eager,
+    "torch linear_cross_entropy": lambda: torch_fused,
+    "uncork softmax": lambda: ours(lambda: None),
+    "uncork Scale": lambda: ours(Scale),
+    "uncork PLIF k=1e5": lambda: ours(PLIF),
+    "uncork MonotoneNetwork(10)": lambda: ours(lambda: MonotoneNetwork(10)),
+    "torch eager MoS K=5": lambda: eager_mixture,
+    "uncork MoS K=5": lambda: our_mixture,
+}
+# What this project aims at, as multiples of the time of torch eager.
+TARGETS = {
+    "uncork softmax": 1.05,
+    "uncork PLIF k=1e5": 1.35,
+    "uncork MonotoneNetwork(10)": 1.35,
+    "uncork MoS K=5": 5.5,
+}
+
+
+def available() -> dict[str, Callable[[], Loss]]:
+    """The contenders this torch has."""
+    has_fused = hasattr(F, "linear_cross_entropy") and hasattr(torch.nn, "LinearCrossEntropyOptions")
+    return {name: make for name, make in CONTENDERS.items() if has_fused or "linear_cross" not in name}
+
+
+def step_of(name: str, problem: Problem) -> measure.Step:
+    """One training step of the output layer: loss, backward, gradients thrown away."""
+    loss = CONTENDERS[name]()
+
+    def step() -> Tensor:
+        value = loss(problem)
+        value.backward()
+        for tensor in problem.values():
+            tensor.grad = None
+        return value
+
+    return step
+
+
+def gate() -> list[str]:
+    """Contenders whose loss or weight gradient is not torch's own in float64; empty when all is well.
+
+    Every function starts at the identity or close to it, so all plain heads share one truth.
+    """
+    problem, wide = make_problem((64, 16, 301)), make_problem((64, 16, 301), torch.float64)
+    red = []
+    for name, make in available().items():
+        truth_of = eager_mixture if "MoS" in name else eager
+        # A network is only close to the identity: its own exact loss is the reference.
+        if "Network" in name:
+            net = MonotoneNetwork(10).double()
+            truth_of = lambda p, net=net: F.cross_entropy(
+                net(F.linear(p["hidden"], p["weight"], p["bias"])), p["target"]
+            )
+        found, right = make()(problem), truth_of(wide)
+        (grad,) = torch.autograd.grad(found, problem["weight"])
+        (exact,) = torch.autograd.grad(right, wide["weight"])
+        error = abs(found.item() - right.item()) / abs(right.item())
+        grad_error = ((grad - exact).norm() / exact.norm()).item()
+        if not (error < 1e-5 and grad_error < 1e-4):
+            red.append(f"{name}: relative error {error:.1e} in the loss, {grad_error:.1e} in the gradient")
+    return red
+
+
+def where_time_goes(name: str, problem: Problem, rounds: int = 3) -> dict[str, float]:
+    """Shares of processor time: matrix products, the pass over the logits, making the table, the rest."""
+    step = step_of(name, problem)
+    places = [(owner, attribute, "products") for owner, attribute in measure.MATRIX_PRODUCTS]
+    places += [(cpu_pass.CpuPass, "run", "pass"), (torch_pass.TorchPass, "run", "pass")]
+    places += [(pointwise, "as_pointwise", "table"), (uncork.ops, "as_pointwise", "table")]
+    step()
+    with measure.stopwatch(places) as seconds:
+        total = sum(measure.interleaved({name: step}, rounds, warm_up=0)[name].cpu)
+    shares = {label: seconds.get(label, 0.0) / total for label in SHARES[:-1]}
+    return shares | {"rest": 1.0 - sum(shares.values())}
+
+
+def print_peak_memory(name: str, sizes: Sizes) -> int:
+    """As JSON on standard output: run in a process of its own, by `measure.in_process`."""
+    small = make_problem((64, *sizes[1:2], 500))
+    warm_up = step_of(name, small)
+    problem = make_problem(sizes)
+    print(json.dumps({"bytes": measure.peak_rise(warm_up, step_of(name, problem))}))
+    return 0
+
+
+def run(quick: bool, rounds: int | None, out: Path) -> int:
+    """Gate, measure, print, write. 1 if the gate is red."""
+    if red := gate():
+        print("no measurement: these are not right\n" + "\n".join(red))
+        return 1
+    rounds = rounds or (2 if quick else 15)
+    origin = provenance() | {"threads": torch.get_num_threads(), "CPU pass": cpu_pass.status()}
+    sections, records = [], []
+    for sizes in QUICK_SIZES if quick else SIZES:
+        section, more = _measure(sizes, rounds, origin)
+        sections.append(section)
+        records += more
+        print(section, flush=True)
+    facts = [f"- {key}: {value}" for key, value in origin.items()]
+    facts.append(f"- load average at the end: {os.getloadavg()[0]:.1f}")
+    text = "\n\n".join(["# Losses on CPU, float32, forward + backward", "\n".join(facts), *sections]) + "\n"
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    paths = table.write(out, f"cpu_{table.slug(origin['hardware'])}_{day}", text, records)
+    print("written:", *paths)
+    return 0
+
+
+def _measure(sizes: Sizes, rounds: int, origin: dict) -> tuple[str, list[dict]]:
+    problem = make_problem(sizes)
+    steps = {name: step_of(name, problem) for name in available()}
+    times = measure.interleaved(steps, rounds)
+    memory = {name: measure.in_process("memory", name, *map(str, sizes))["bytes"] for name in steps}
+    base = {kind: measure.Spread.of(getattr(times[EAGER], kind)).median for kind in ("wall", "cpu")}
+    rows, records = [], []
+    for name in steps:
+        wall, cpu = measure.Spread.of(times[name].wall), measure.Spread.of(times[name].cpu)
+        shares = where_time_goes(name, problem) if name.startswith("uncork") else {}
+        ratio, cpu_ratio = wall.median / base["wall"], cpu.median / base["cpu"]
+        rows.append(
+            [
+                name,
+                f"{wall.median * 1e3:.1f} ({wall.low * 1e3:.1f}-{wall.high * 1e3:.1f})",
+                f"{ratio:.2f}x",
+                f"{cpu_ratio:.2f}x",
+                f"{TARGETS[name]:.2f}x" if name in TARGETS else "",
+                f"{memory[name] / 2**20:.0f} ({memory[name] / max(memory[EAGER], 1):.2f}x)",
+                ", ".join(f"{label} {share:.0%}" for label, share in shares.items() if share > 0.004),
+            ]
+        )
+        records.append(
+            {
+                "contender": name, "tokens": sizes[0], "width": sizes[1], "words": sizes[2],
+                "wall_ms_50": wall.median * 1e3, "wall_ms_20": wall.low * 1e3, "wall_ms_80": wall.high * 1e3,
+                "cpu_ms_50": cpu.median * 1e3, "wall_ratio": ratio, "cpu_ratio": cpu_ratio,
+                "target_ratio": TARGETS.get(name, ""), "peak_bytes": memory[name], "rounds": rounds,
+                **shares_columns(shares), **origin,
+            }
+        )  # fmt: skip
+    headings = ["", "ms (20-80 %)", "time", "CPU time", "target", "peak MiB", "where the CPU time goes"]
+    title = "## {} tokens, width {}, {} words".format(*sizes)
+    return f"{title}\n\n{table.markdown(headings, rows)}", records
+
+
+def shares_columns(shares: dict[str, float]) -> dict[str, float | str]:
+    return {f"share_{label}": shares.get(label, "") for label in SHARES}
