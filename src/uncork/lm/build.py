@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 
 from uncork import functions
-from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 from uncork.lm import download, embedded
 from uncork.lm.awd_lstm import AWDLSTM, LanguageModel
 from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig

@@ -105,8 +105,13 @@ MEMBER_LIMIT_BYTES = 1024 * MIB
 
 
 def ensure(
-    name: str, folder: str | Path, *, remotes: tuple[Remote, ...] | None = None,
-    attempts: int = 4, pause_s: float = 1.0, progress: Progress | None = None,
+    name: str,
+    folder: str | Path,
+    *,
+    remotes: tuple[Remote, ...] | None = None,
+    attempts: int = 4,
+    pause_s: float = 1.0,
+    progress: Progress | None = None,
 ) -> Path:
     """Make sure `folder` holds the splits of the corpus `name`; download what is missing."""
     folder = Path(folder)
@@ -190,7 +195,9 @@ def _store(remote: Remote, data: bytes, folder: Path) -> None:
             with archive.open(member) as file:
                 text = file.read(MEMBER_LIMIT_BYTES + 1)
             if len(text) > MEMBER_LIMIT_BYTES:
-                raise ValueError(f"{member} of {remote.url} unpacks to over {MEMBER_LIMIT_BYTES} bytes.")
+                raise ValueError(
+                    f"{member} of {remote.url} unpacks to over {MEMBER_LIMIT_BYTES} bytes."
+                )
             check(text, checksum, member)
             write_atomic(folder / f"{split}.txt", text)
 

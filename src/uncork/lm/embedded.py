@@ -52,8 +52,12 @@ class Process:
 
 
 def make_process(
-    *, words: int = 300, classes: int = 2, concentration: float = 20.0,
-    line_length: float = 12.0, seed: int = 0,
+    *,
+    words: int = 300,
+    classes: int = 2,
+    concentration: float = 20.0,
+    line_length: float = 12.0,
+    seed: int = 0,
 ) -> Process:
     """Draw a process. A smaller `concentration` gives sharper rows, farther from one another."""
     if words < 3 or classes < 1 or concentration <= 0 or line_length <= 1:
@@ -72,7 +76,12 @@ def make_process(
 
 
 def make_corpus(
-    process: Process, *, train: int = 200_000, valid: int = 20_000, test: int = 20_000, seed: int = 0
+    process: Process,
+    *,
+    train: int = 200_000,
+    valid: int = 20_000,
+    test: int = 20_000,
+    seed: int = 0,
 ) -> Corpus:
     """Text of the process as a corpus, whose word numbers are those of the process."""
     names = (END_OF_LINE, *(f"w{number:03d}" for number in range(1, process.num_words)))
@@ -96,7 +105,12 @@ class Comparison:
 
 @torch.no_grad()
 def compare(
-    model: ScoresNextWord, process: Process, stream: Tensor, *, batch_size: int = 10, length: int = 70
+    model: ScoresNextWord,
+    process: Process,
+    stream: Tensor,
+    *,
+    batch_size: int = 10,
+    length: int = 70,
 ) -> Comparison:
     """Average over a text of the process what the model's distributions lack from the true ones.
 

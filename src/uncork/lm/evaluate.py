@@ -7,7 +7,6 @@ Shapes: T time, B streams, D width, W cache entries.
 
 import copy
 import math
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,8 +55,14 @@ def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score
 
 
 def dynamic_evaluation(
-    model: LanguageModel, train_TB: Tensor, stream_TB: Tensor, *,
-    lr: float = 0.002, decay: float = 0.02, epsilon: float = 0.001, length: int = 5,
+    model: LanguageModel,
+    train_TB: Tensor,
+    stream_TB: Tensor,
+    *,
+    lr: float = 0.002,
+    decay: float = 0.02,
+    epsilon: float = 0.001,
+    length: int = 5,
 ) -> Score:
     """Krause et al.'s RMS rule: after each window is scored, the parameters follow its gradient.
 
@@ -86,8 +91,13 @@ def dynamic_evaluation(
 
 @torch.no_grad()
 def cache_evaluation(
-    model: LanguageModel, stream_TB: Tensor, *,
-    theta: float = 1.0, share: float = 0.1, size: int = 500, length: int = 200,
+    model: LanguageModel,
+    stream_TB: Tensor,
+    *,
+    theta: float = 1.0,
+    share: float = 0.1,
+    size: int = 500,
+    length: int = 200,
 ) -> Score:
     """Grave et al.'s neural cache: p = (1 - share) p_model + share p_cache.
 
@@ -95,26 +105,29 @@ def cache_evaluation(
     before t. The first word of the text has no cache and keeps p_model.
     """
     if not 0.0 <= share < 1.0 or size < 1:
-        raise ValueError(f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}.")
+        raise ValueError(
+            f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}."
+        )
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
+    log_share = math.log(share) if share else -math.inf
     states: States | None = None
-    past: deque[tuple[Tensor, Tensor]] = deque()
+    history_WBD, followers_WB = None, None
     with evaluation_mode(model):
         for tokens_TB, target_TB in _windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
-            nll_TB = model.head(features.dropped_TBD, target_TB, reduction="none")
-            past.append((features.raw_TBD, target_TB))
-            history_WBD = torch.cat([h for h, _ in past])[-(size + tokens_TB.shape[0]) :]
-            followers_WB = torch.cat([w for _, w in past])[-(size + tokens_TB.shape[0]) :]
+            nll_TB = model.head(features.dropped_TBD, target_TB, reduction="none").double()
+            history_WBD = _extend(history_WBD, features.raw_TBD, size)
+            followers_WB = _extend(followers_WB, target_TB, size)
             cached_TB = _cache_log_prob(history_WBD, followers_WB, tokens_TB.shape[0], size, theta)
-            mixed_TB = torch.logaddexp(
-                math.log1p(-share) - nll_TB.double(), cached_TB + math.log(share) if share else cached_TB
-            )
-            empty_TB = cached_TB.isnan()  # no history yet: the model alone
-            total -= torch.where(empty_TB, -nll_TB.double(), mixed_TB).sum()
-            past = deque([(history_WBD[-size:], followers_WB[-size:])])
+            mixed_TB = torch.logaddexp(math.log1p(-share) - nll_TB, log_share + cached_TB)
+            # NaN marks an empty cache: the model alone predicts.
+            total -= torch.where(cached_TB.isnan(), -nll_TB, mixed_TB).sum()
     return _score(total, stream_TB)
+
+
+def _extend(past: Tensor | None, new: Tensor, size: int) -> Tensor:
+    return new if past is None else torch.cat([past[-size:], new])
 
 
 def _cache_log_prob(
@@ -151,8 +164,11 @@ def _gradient_rms(
 
 
 def _backward(
-    model: LanguageModel, parameters: list[nn.Parameter],
-    tokens_TB: Tensor, target_TB: Tensor, states: States | None,
+    model: LanguageModel,
+    parameters: list[nn.Parameter],
+    tokens_TB: Tensor,
+    target_TB: Tensor,
+    states: States | None,
 ) -> tuple[Tensor, States]:
     for p in parameters:
         p.grad = None

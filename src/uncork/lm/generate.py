@@ -11,8 +11,15 @@ from uncork.lm.evaluate import evaluation_mode
 
 @torch.no_grad()
 def generate(
-    model: LanguageModel, words: Sequence[str], prompt: str = "", *, length: int = 100,
-    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, seed: int = 0,
+    model: LanguageModel,
+    words: Sequence[str],
+    prompt: str = "",
+    *,
+    length: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
 ) -> str:
     """Continue `prompt` by `length` words; a line ends where the model says `<eos>`.
 
@@ -33,7 +40,10 @@ def generate(
             features = model.encoder(tokens_TB, states)
             states = features.states
             sampled_B = model.head.sample(  # pyright: ignore[reportCallIssue]
-                features.dropped_TBD[-1], temperature=temperature, top_k=top_k, top_p=top_p,
+                features.dropped_TBD[-1],
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
                 generator=generator,
             )
             drawn.append(int(sampled_B.item()))

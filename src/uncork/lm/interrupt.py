@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 from types import FrameType, TracebackType
 
 
@@ -20,7 +21,10 @@ class StopRequest:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._restore()
 
@@ -35,3 +39,11 @@ class StopRequest:
         while self.former:
             number, handler = self.former.popitem()
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+
+class Interrupted(Exception):
+    """A signal ended the run between two steps, after its state was saved."""
+
+    def __init__(self, signal_number: int, step: int, folder: Path) -> None:
+        super().__init__(f"stopped after step {step}; continue `{folder}` with --resume.")
+        self.exit_code = 128 + signal_number

@@ -61,7 +61,11 @@ class AveragedSGD(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, weight_decay: float = 0.0, trigger: Trigger = Never()
+        self,
+        params: Iterable[Any],
+        lr: float,
+        weight_decay: float = 0.0,
+        trigger: Trigger = Never(),
     ) -> None:
         if not lr > 0.0:
             raise ValueError(f"`lr` must be positive; got {lr}.")

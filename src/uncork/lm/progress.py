@@ -40,6 +40,13 @@ class Progress:
         if self.enabled:
             (self.bar.console.print if self.bar else self._print)(line)
 
+    def download(self, url: str, received: int, total: int | None) -> None:
+        """Progress of a download, a line or a movement of the bar per tenth."""
+        if not self.enabled or not total:
+            return
+        if received == total or received * 10 // total != (received - 65536) * 10 // total:
+            self._show(f"{url}  {received >> 10} of {total >> 10} KiB", received / total)
+
     def left(self, done: float) -> str:
         if self.first is None:
             self.first = done

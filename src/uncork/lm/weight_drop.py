@@ -30,7 +30,10 @@ class WeightDropLSTM(nn.Module):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, p: float = 0.0,
+        self,
+        input_size: int,
+        hidden_size: int,
+        p: float = 0.0,
         compute_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -38,8 +41,12 @@ class WeightDropLSTM(nn.Module):
         self.p = check_probability("p", p)
         self.compute_dtype = compute_dtype
         bound = 1.0 / math.sqrt(hidden_size)
-        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound))
-        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound))
+        self.weight_ih = nn.Parameter(
+            torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound)
+        )
+        self.weight_hh = nn.Parameter(
+            torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound)
+        )
         self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
         self.bias_hh = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
 

@@ -4,6 +4,8 @@ Everything goes through `torch.distributed`; with one process every method is th
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -92,6 +94,15 @@ class World:
         parts = [torch.empty_like(local) for _ in range(self.size)]
         dist.all_gather(parts, local)
         return [part.to(tensor.device) for part in parts]
+
+    @contextmanager
+    def first_goes_first(self) -> Iterator[None]:
+        """The first process passes alone; the others follow when it is done."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
 
     def wait(self) -> None:
         """Let nobody pass before all are here."""
