@@ -17,7 +17,7 @@ States = list[State]  # one per layer
 
 
 class Features(NamedTuple):
-    """What the encoder hands on: the last layer's output before and after dropout, and the state."""
+    """What the encoder hands on: its last output before and after dropout, and the states."""
 
     raw_TBD: Tensor
     dropped_TBD: Tensor

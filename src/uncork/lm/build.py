@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 
 from uncork import functions
+from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 from uncork.lm import download, embedded
 from uncork.lm.awd_lstm import AWDLSTM, LanguageModel
 from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig
@@ -36,17 +36,16 @@ def build_corpus(config: DataConfig, progress: download.Progress | None = None) 
 
 def build_function(config: FunctionConfig) -> nn.Module:
     """An increasing function by its public name; only names of `uncork.functions` are looked up."""
-    if config.name not in functions.__all__:
-        raise ValueError(
-            f"`function.name` must be one of {', '.join(functions.__all__)}; got {config.name!r}."
-        )
+    known = [name for name in functions.__all__ if not inspect.isabstract(getattr(functions, name))]
+    if config.name not in known:
+        raise ValueError(f"`function.name` must be one of {', '.join(known)}; got {config.name!r}.")
     cls = getattr(functions, config.name)
     allowed = inspect.signature(cls).parameters
     for option in config.options:
         if option not in allowed:
             raise ValueError(
-                f"`function.options` of {config.name} must be among {', '.join(allowed) or 'none'}; "
-                f"got {option!r}."
+                f"`function.options` of {config.name} must be among "
+                f"{', '.join(allowed) or 'none'}; got {option!r}."
             )
     options: dict[str, Any] = dict(config.options)
     return cls(**options).requires_grad_(not config.frozen)

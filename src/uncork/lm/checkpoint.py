@@ -1,4 +1,4 @@
-"""Files a run can be killed over: one safetensors file per state, with its facts and its hash inside.
+"""Files a run can be killed over: one safetensors file per state, its facts and hash inside.
 
 A state is written beside the last one and renamed into place, and the one before is kept, so at
 any moment some complete state exists. Facts (numbers, lists) travel as JSON in the file's header.
@@ -68,8 +68,8 @@ def save_state(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[
         )
         raise OSError(
             error.errno,
-            f"The state after step {step} could not be saved in `{folder}` ({error.strerror or error}); "
-            f"{kept}. Make room, then continue with --resume",
+            f"The state after step {step} could not be saved in `{folder}` "
+            f"({error.strerror or error}); {kept}. Make room, then continue with --resume",
         ) from error
     for path in _states(folder)[:-KEPT_STATES]:
         path.unlink()
@@ -87,7 +87,8 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     except DamagedCheckpoint as error:
         older = [path for path in states[:-1] if _is_whole(path)]
         remedy = (
-            f"The state before it is whole: delete `{states[-1]}` to continue from step {_step(older[-1])}."
+            f"The state before it is whole: delete `{states[-1]}` to continue from step "
+            f"{_step(older[-1])}."
             if older
             else "No earlier state is whole: start again in another folder."
         )
@@ -96,7 +97,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 def save_model(path: str | Path, model: nn.Module, facts: dict[str, Any]) -> None:
     """Write a model's parameters and buffers; a tied weight is written once."""
-    save_tensors(path, dict(_model_tensors(model)), facts)
+    save_tensors(path, model_tensors(model), facts)
 
 
 def load_model(path: str | Path, model: nn.Module) -> dict[str, Any]:
@@ -106,10 +107,9 @@ def load_model(path: str | Path, model: nn.Module) -> dict[str, Any]:
     return facts
 
 
-@torch.no_grad()
 def fill_model(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
-    """Copy `tensors` into the model's parameters and buffers of the same names."""
-    own = _model_tensors(model)
+    """Load `tensors` into the model's parameters and buffers of the same names."""
+    own = model_tensors(model)
     got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if got != expected:
@@ -119,21 +119,20 @@ def fill_model(model: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
             + ", ".join(f"{n} (file {got.get(n)}, model {expected.get(n)})" for n in wrong[:5])
             + ". Use the configuration the file was written with."
         )
-    for name, tensor in own.items():
-        tensor.copy_(tensors[name])
+    model.load_state_dict({name: tensors[once] for name, once in _names(model).items()})
 
 
 def model_tensors(model: nn.Module, prefix: str = "") -> dict[str, Tensor]:
-    """Parameters and saved buffers by name, each once."""
-    return {prefix + name: tensor for name, tensor in _model_tensors(model).items()}
+    """Parameters and saved buffers by name, a tied one once."""
+    kept = model.state_dict()
+    return {prefix + once: kept[once] for once in _names(model).values()}
 
 
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+def _names(model: nn.Module) -> dict[str, str]:
+    """Every name in the state dict, with the first name of the same parameter."""
+    first: dict[int, str] = {}
     kept = model.state_dict(keep_vars=True)
-    unique: dict[int, str] = {}
-    for name, tensor in kept.items():
-        unique.setdefault(id(tensor), name)
-    return {name: kept[name].detach() for name in unique.values()}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in kept.items()}
 
 
 def _hash(tensors: dict[str, Tensor], text: str) -> str:

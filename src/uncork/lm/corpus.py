@@ -49,7 +49,7 @@ class Corpus:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Corpus":
-        """Read train, valid and test text files (`train.txt`, `ptb.train.txt` or `wiki.train.tokens`)."""
+        """Read the three splits (`train.txt`, `ptb.train.txt` or `wiki.train.tokens`, ...)."""
         paths = [find_split(folder, split) for split in SPLITS]
         numbers: dict[str, int] = {}
         streams = []

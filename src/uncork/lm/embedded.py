@@ -17,14 +17,14 @@ from uncork.lm.corpus import END_OF_LINE, Corpus, batchify, window
 
 
 class ScoresNextWord(Protocol):
-    """What `compare` needs of a model: scores (T, B, V) for the next word, and its carried state."""
+    """What `compare` needs of a model: scores (T, B, V) for the next word, and its state."""
 
     def __call__(self, tokens_TB: Tensor, state: object = None) -> tuple[Tensor, object]: ...
 
 
 @dataclass(frozen=True)
 class Process:
-    """Word 0 is `<eos>`; the context of a word is `previous * classes + (before previous) % classes`."""
+    """Word 0 is `<eos>`; `context` numbers the rows of the table."""
 
     table_CV: np.ndarray
     classes: int

@@ -133,7 +133,7 @@ def _extend(past: Tensor | None, new: Tensor, size: int) -> Tensor:
 def _cache_log_prob(
     history_WBD: Tensor, followers_WB: Tensor, steps: int, size: int, theta: float
 ) -> Tensor:
-    """log p_cache(target) for the last `steps` entries, each over at most `size` entries before it."""
+    """log p_cache(target) for the last `steps` entries, each over the `size` entries before it."""
     query_TBD = history_WBD[-steps:]
     logits_BTW = theta * torch.einsum("tbd,wbd->btw", query_TBD, history_WBD).double()
     entries = history_WBD.shape[0]

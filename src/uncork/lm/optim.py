@@ -45,6 +45,7 @@ class Never:
 
 
 Trigger = NonMonotone | AtEpoch | Never
+NEVER = Never()
 
 
 class AveragedSGD(Optimizer):
@@ -65,7 +66,7 @@ class AveragedSGD(Optimizer):
         params: Iterable[Any],
         lr: float,
         weight_decay: float = 0.0,
-        trigger: Trigger = Never(),
+        trigger: Trigger = NEVER,
     ) -> None:
         if not lr > 0.0:
             raise ValueError(f"`lr` must be positive; got {lr}.")

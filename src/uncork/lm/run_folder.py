@@ -84,7 +84,8 @@ def load_run(
         raise FileNotFoundError(f"`{folder}` must be a run folder, but it has no config.json.")
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
-            f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
+            f"`{folder}` has no model yet: one is written after the first epoch. "
+            "Train on with --resume."
         )
     config = from_dict(Config, read_json(folder / "config.json"))
     words = read_json(folder / "words.json")

@@ -101,7 +101,7 @@ def restore(
 def _check(facts: dict[str, Any], corpus: Corpus, world: World) -> None:
     if facts["corpus"] != corpus.fingerprint:
         raise ValueError(
-            "The corpus must be the one the run was started on, but its text or vocabulary differs. "
+            "The corpus must be the one the run was started on, but its text or words differ. "
             "Restore the files, or start a new run."
         )
     for name, now in (("processes", world.size), ("device", world.device.type)):

@@ -1,7 +1,7 @@
 """The training loop, read from top to bottom: set up, resume, epochs, final evaluation.
 
-A run folder holds `config.json`, `words.json`, `metrics.jsonl` (a line per epoch), `model.safetensors`
-(the best on valid), `state/` (to resume from) and, once finished, `result.json`.
+A run folder holds `config.json`, `words.json`, `metrics.jsonl` (a line per epoch),
+`model.safetensors` (the best on valid), `state/` (to resume from) and, at the end, `result.json`.
 Shapes: T time, B streams.
 """
 
@@ -142,7 +142,8 @@ def _train(
                     )
         record = {
             "epoch": at.epoch + 1, "step": at.step, "averaging": optimizer.averaging,
-            "train_nll": train_nll, "valid_nll": valid_nll, "valid_perplexity": math.exp(min(valid_nll, 700.0)),
+            "train_nll": train_nll, "valid_nll": valid_nll,
+            "valid_perplexity": math.exp(min(valid_nll, 700.0)),
             "train_seconds": train_seconds, "seconds": time.monotonic() - epoch_began,
         }  # fmt: skip
         fired = optimizer.observe(valid_nll)
@@ -175,6 +176,7 @@ def _train(
         write_json(folder / "result.json", result)
     progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")
     progress.close()
+    events.close()
     world.wait()
     return result
 

@@ -20,7 +20,7 @@ State = tuple[Tensor, Tensor]  # hidden and cell, each (1, B, H)
 
 
 class WeightDropLSTM(nn.Module):
-    """An LSTM layer over (T, B, D) with dropout `p` on `weight_hh`; gates in torch's order i, f, g, o.
+    """An LSTM layer over (T, B, D) with dropout on `weight_hh`; gates in torch's order i, f, g, o.
 
     Arguments:
 
