@@ -35,9 +35,7 @@ class Step(NamedTuple):
 class AWDLSTM(nn.Module):
     """Embedding, locked dropouts, and weight-dropped LSTM layers, the last of its own width."""
 
-    def __init__(
-        self, num_words: int, config: ModelConfig, compute_dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, num_words: int, config: ModelConfig, compute_dtype: torch.dtype | None = None) -> None:
         super().__init__()
         widths = [config.embedding, *[config.hidden] * (config.layers - 1), config.width]
         self.embedding = nn.Embedding(num_words, config.embedding)
@@ -54,9 +52,7 @@ class AWDLSTM(nn.Module):
     def forward(self, tokens_TB: Tensor, states: States | None = None) -> Features:
         if states is None:
             states = self.initial_states(tokens_TB.shape[1])
-        x_TBD = embedding_dropout(
-            self.embedding.weight, tokens_TB, self.embedding_dropout, self.training
-        )
+        x_TBD = embedding_dropout(self.embedding.weight, tokens_TB, self.embedding_dropout, self.training)
         x_TBD = self.input_dropout(x_TBD)
         new_states: States = []
         for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):

@@ -58,6 +58,7 @@ def build_head(config: ModelConfig, num_words: int) -> nn.Module:
     if head_config.kind == "softmax":
         head = SoftmaxHead(config.width, num_words)
     elif head_config.kind == "monotonic":
+        assert function is not None  # HeadConfig sees to it
         head = MonotonicHead(config.width, num_words, function)
     else:
         head = MixtureHead(
@@ -94,9 +95,7 @@ def build_optimizer(config: Config, model: LanguageModel) -> AveragedSGD:
         function_config = config.model.head.function
         lr = None if function_config is None else function_config.lr
         groups.append({"params": own, "lr": config.optim.lr if lr is None else lr})
-    optimizer = AveragedSGD(
-        groups, config.optim.lr, config.optim.weight_decay, trigger=build_trigger(config)
-    )
+    optimizer = AveragedSGD(groups, config.optim.lr, config.optim.weight_decay, trigger=build_trigger(config))
     if config.finetune is not None:
         optimizer.averaging = True
     return optimizer

@@ -44,14 +44,10 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file `{path}`.") from None
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise DamagedCheckpoint(
-            f"`{path}` is damaged: it is not a safetensors file ({error})."
-        ) from error
+        raise DamagedCheckpoint(f"`{path}` is damaged: it is not a safetensors file ({error}).") from error
     text = metadata.get("facts", "")
     if metadata.get("sha256") != _hash(tensors, text):
-        raise DamagedCheckpoint(
-            f"`{path}` is damaged: its contents do not have the hash it was given."
-        )
+        raise DamagedCheckpoint(f"`{path}` is damaged: its contents do not have the hash it was given.")
     return tensors, json.loads(text)
 
 
@@ -61,11 +57,7 @@ def save_state(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[
         save_tensors(folder / f"step-{step:09d}.safetensors", tensors, facts)
     except OSError as error:
         steps = [str(_step(path)) for path in _states(folder)]
-        kept = (
-            f"the state after step {steps[-1]} is untouched"
-            if steps
-            else "no state was saved before"
-        )
+        kept = f"the state after step {steps[-1]} is untouched" if steps else "no state was saved before"
         raise OSError(
             error.errno,
             f"The state after step {step} could not be saved in `{folder}` "
@@ -87,8 +79,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     except DamagedCheckpoint as error:
         older = [path for path in states[:-1] if _is_whole(path)]
         remedy = (
-            f"The state before it is whole: delete `{states[-1]}` to continue from step "
-            f"{_step(older[-1])}."
+            f"The state before it is whole: delete `{states[-1]}` to continue from step {_step(older[-1])}."
             if older
             else "No earlier state is whole: start again in another folder."
         )

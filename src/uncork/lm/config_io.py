@@ -41,9 +41,7 @@ def override(config: T, assignments: typing.Iterable[str]) -> T:
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
-            raise ValueError(
-                f"An override must read `name=value`, such as optim.lr=20; got {assignment!r}."
-            )
+            raise ValueError(f"An override must read `name=value`, such as optim.lr=20; got {assignment!r}.")
         config = _assign(config, path.split("."), text, "")
     return config
 

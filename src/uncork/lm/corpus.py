@@ -59,9 +59,7 @@ class Corpus:
         return cls(tuple(numbers), *streams)
 
     @classmethod
-    def from_lines(
-        cls, train: Iterable[str], valid: Iterable[str], test: Iterable[str]
-    ) -> "Corpus":
+    def from_lines(cls, train: Iterable[str], valid: Iterable[str], test: Iterable[str]) -> "Corpus":
         """The same rule over lines already in memory."""
         numbers: dict[str, int] = {}
         streams = [_number(lines, numbers) for lines in (train, valid, test)]
@@ -118,7 +116,5 @@ def _number(lines: Iterable[str], numbers: dict[str, int]) -> Tensor:
             stream.append(numbers.setdefault(word, len(numbers)))
         stream.append(numbers.setdefault(END_OF_LINE, len(numbers)))
     return (
-        torch.frombuffer(stream, dtype=torch.int64).clone()
-        if stream
-        else torch.empty(0, dtype=torch.int64)
+        torch.frombuffer(stream, dtype=torch.int64).clone() if stream else torch.empty(0, dtype=torch.int64)
     )

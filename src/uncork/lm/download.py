@@ -195,9 +195,7 @@ def _store(remote: Remote, data: bytes, folder: Path) -> None:
             with archive.open(member) as file:
                 text = file.read(MEMBER_LIMIT_BYTES + 1)
             if len(text) > MEMBER_LIMIT_BYTES:
-                raise ValueError(
-                    f"{member} of {remote.url} unpacks to over {MEMBER_LIMIT_BYTES} bytes."
-                )
+                raise ValueError(f"{member} of {remote.url} unpacks to over {MEMBER_LIMIT_BYTES} bytes.")
             check(text, checksum, member)
             write_atomic(folder / f"{split}.txt", text)
 

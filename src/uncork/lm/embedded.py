@@ -126,9 +126,7 @@ def compare(
         tokens_TB, _ = window(stream_TB, start, length)
         scores_TBV, state = model(tokens_TB, state)
         steps = tokens_TB.shape[0]
-        true_NV = table_CV[
-            process.context(tokens_TB, before_TB[start : start + steps]).flatten().cpu()
-        ]
+        true_NV = table_CV[process.context(tokens_TB, before_TB[start : start + steps]).flatten().cpu()]
         log_NV = scores_TBV.flatten(0, 1).double().cpu().log_softmax(-1)
         # The first column position has an unknown word before it unless it opens the stream;
         # treating it as an end of line is wrong for `batch_size - 1` of all contexts.

@@ -105,9 +105,7 @@ def cache_evaluation(
     before t. The first word of the text has no cache and keeps p_model.
     """
     if not 0.0 <= share < 1.0 or size < 1:
-        raise ValueError(
-            f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}."
-        )
+        raise ValueError(f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}.")
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     log_share = math.log(share) if share else -math.inf
     states: States | None = None
@@ -130,9 +128,7 @@ def _extend(past: Tensor | None, new: Tensor, size: int) -> Tensor:
     return new if past is None else torch.cat([past[-size:], new])
 
 
-def _cache_log_prob(
-    history_WBD: Tensor, followers_WB: Tensor, steps: int, size: int, theta: float
-) -> Tensor:
+def _cache_log_prob(history_WBD: Tensor, followers_WB: Tensor, steps: int, size: int, theta: float) -> Tensor:
     """log p_cache(target) for the last `steps` entries, each over the `size` entries before it."""
     query_TBD = history_WBD[-steps:]
     logits_BTW = theta * torch.einsum("tbd,wbd->btw", query_TBD, history_WBD).double()

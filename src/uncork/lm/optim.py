@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import (
+    Tensor,
+    _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_lerp_,  # pyright: ignore[reportPrivateImportUsage]
+)
 from torch.optim import Optimizer
 
 
@@ -79,7 +84,7 @@ class AveragedSGD(Optimizer):
         self.averaged_steps = 0
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
         """One step; `scale` multiplies every group's learning rate for this step alone."""
         loss = None
         if closure is not None:
@@ -137,8 +142,8 @@ class AveragedSGD(Optimizer):
             return
         gradients: list[Tensor] | tuple[Tensor, ...] = [p.grad for p in parameters]
         if group["weight_decay"] != 0.0:
-            gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-        torch._foreach_add_(parameters, gradients, alpha=-group["lr"] * scale)
+            gradients = _foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        _foreach_add_(parameters, gradients, alpha=-group["lr"] * scale)
 
     def _average(self) -> None:
         parameters = list(self._parameters())
@@ -148,7 +153,7 @@ class AveragedSGD(Optimizer):
                 self.state[parameter]["average"] = parameter.detach().clone()
             return
         averages = [self.state[p]["average"] for p in parameters]
-        torch._foreach_lerp_(averages, parameters, 1.0 / self.averaged_steps)
+        _foreach_lerp_(averages, parameters, 1.0 / self.averaged_steps)
 
     def _parameters(self) -> Iterator[Tensor]:
         for group in self.param_groups:

@@ -32,9 +32,7 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             "Continue that run with --resume, or give another folder."
         )
     stored, now = _flat(read_json(path)), _flat(to_dict(config))
-    differing = sorted(
-        name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name)
-    )
+    differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
     if differing:
         changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)
         raise ValueError(
@@ -84,8 +82,7 @@ def load_run(
         raise FileNotFoundError(f"`{folder}` must be a run folder, but it has no config.json.")
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
-            f"`{folder}` has no model yet: one is written after the first epoch. "
-            "Train on with --resume."
+            f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
         )
     config = from_dict(Config, read_json(folder / "config.json"))
     words = read_json(folder / "words.json")

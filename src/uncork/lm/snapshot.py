@@ -58,9 +58,7 @@ def snapshot(
     for number, entry in optimizer_state.pop("state").items():
         tensors[f"optimizer/{number}/average"] = entry["average"]
     # JSON has no infinity.
-    position = dataclasses.asdict(at) | {
-        "best_nll": at.best_nll if at.best_nll < math.inf else None
-    }
+    position = dataclasses.asdict(at) | {"best_nll": at.best_nll if at.best_nll < math.inf else None}
     facts = {
         "position": position, "optimizer": optimizer_state, "corpus": corpus.fingerprint,
         "processes": world.size, "device": world.device.type,

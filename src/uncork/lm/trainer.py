@@ -46,9 +46,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
         world.leave()
 
 
-def _train(
-    config: Config, folder: Path, resume: bool, world: World, stop: StopRequest
-) -> dict[str, Any]:
+def _train(config: Config, folder: Path, resume: bool, world: World, stop: StopRequest) -> dict[str, Any]:
     check_folder(config, folder, resume)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")

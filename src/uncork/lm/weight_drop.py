@@ -11,9 +11,8 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from uncork.lm.dropout import check_probability
+from uncork.lm.dropout import check_probability, keep_mask
 
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (1, B, H)
@@ -40,18 +39,19 @@ class WeightDropLSTM(nn.Module):
         self.hidden_size = hidden_size
         self.p = check_probability("p", p)
         self.compute_dtype = compute_dtype
+        gates = 4 * hidden_size
+        self.weight_ih = nn.Parameter(torch.empty(gates, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(gates, hidden_size))
+        self.bias_ih = nn.Parameter(torch.empty(gates))
+        self.bias_hh = nn.Parameter(torch.empty(gates))
         bound = 1.0 / math.sqrt(hidden_size)
-        self.weight_ih = nn.Parameter(
-            torch.empty(4 * hidden_size, input_size).uniform_(-bound, bound)
-        )
-        self.weight_hh = nn.Parameter(
-            torch.empty(4 * hidden_size, hidden_size).uniform_(-bound, bound)
-        )
-        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
-        self.bias_hh = nn.Parameter(torch.empty(4 * hidden_size).uniform_(-bound, bound))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
-        weight_hh = F.dropout(self.weight_hh, self.p, self.training)
+        weight_hh: Tensor = self.weight_hh
+        if self.training and self.p > 0.0:
+            weight_hh = weight_hh * keep_mask(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
         weights = [weight.to(inner) for weight in weights]

@@ -57,8 +57,7 @@ class World:
         """The columns of a global batch that are this process's."""
         if columns % self.size:
             raise ValueError(
-                f"`{name}` must be a multiple of the number of processes; "
-                f"got {columns} for {self.size}."
+                f"`{name}` must be a multiple of the number of processes; got {columns} for {self.size}."
             )
         own = columns // self.size
         return slice(self.rank * own, (self.rank + 1) * own)

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 from collections.abc import Callable
+from typing import cast
 
 from uncork.lm.config import Config
 from uncork.recipes import penn, small, wikitext2
@@ -19,9 +20,7 @@ def _tiny(recipe: Recipe) -> Recipe:
     def make() -> Config:
         return small.tiny(recipe())
 
-    make.__doc__ = (
-        f"{recipe.__name__} in a size for a processor; its published numbers do not apply."
-    )
+    make.__doc__ = f"{recipe.__name__} in a size for a processor; its published numbers do not apply."
     return make
 
 
@@ -58,10 +57,8 @@ def _outside(name: str) -> Recipe:
         ) from error
     recipe = getattr(module, function_name, None)
     if not callable(recipe):
-        raise ValueError(
-            f"`recipe` must name a function; {module_name!r} has no {function_name!r}."
-        )
-    return recipe
+        raise ValueError(f"`recipe` must name a function; {module_name!r} has no {function_name!r}.")
+    return cast(Recipe, recipe)
 
 
 def build(name: str, overrides: tuple[str, ...] = ()) -> Config:

@@ -58,6 +58,4 @@ def mos_plif() -> HeadConfig:
 
 
 def _plif(knots: int, init: str, lr: float) -> FunctionConfig:
-    return FunctionConfig(
-        name="PLIF", options={"knots": knots, "bound": BOUND, "init": init}, lr=lr
-    )
+    return FunctionConfig(name="PLIF", options={"knots": knots, "bound": BOUND, "init": init}, lr=lr)
