@@ -45,7 +45,7 @@ def server():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.02,))
         thread.start()
         Handler.url = f"http://127.0.0.1:{httpd.server_port}"
         yield Handler

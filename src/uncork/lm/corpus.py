@@ -93,8 +93,8 @@ def encode(text: str, words: Sequence[str], unknown: str = "<unk>") -> list[int]
 
 def batchify(stream: Tensor, batch_size: int) -> Tensor:
     """Cut a stream into `batch_size` equal columns (T, B); the remainder is dropped."""
-    steps = stream.numel() // batch_size
-    if batch_size < 1 or steps < 2:
+    steps = stream.numel() // batch_size if batch_size > 0 else 0
+    if steps < 2:
         raise ValueError(
             f"`batch_size` must leave at least 2 tokens per column; got {batch_size} for a stream "
             f"of {stream.numel()} tokens. Use a smaller batch or more text."
