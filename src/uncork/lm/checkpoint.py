@@ -31,22 +31,24 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, 
     # Clones: safetensors refuses tensors that share memory, as states of zeros may.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts, sort_keys=True)
-    metadata = {"facts": text, "sha256": _hash(tensors, text)}
-    write_atomic(path, to_bytes(tensors, metadata=metadata))
+    # One entry, because the order of several in the header is not fixed and equal states should
+    # be equal files.
+    header = json.dumps({"facts": text, "sha256": _hash(tensors, text)}, sort_keys=True)
+    write_atomic(path, to_bytes(tensors, metadata={"uncork": header}))
 
 
 def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read such a file back; anything but what was written raises `DamagedCheckpoint`."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get("uncork", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file `{path}`.") from None
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise DamagedCheckpoint(f"`{path}` is damaged: it is not a safetensors file ({error}).") from error
-    text = metadata.get("facts", "")
-    if metadata.get("sha256") != _hash(tensors, text):
+    text = header.get("facts", "")
+    if header.get("sha256") != _hash(tensors, text):
         raise DamagedCheckpoint(f"`{path}` is damaged: its contents do not have the hash it was given.")
     return tensors, json.loads(text)
 
