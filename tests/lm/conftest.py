@@ -41,12 +41,8 @@ def make_config() -> Callable[..., Config]:
     def make(head: HeadConfig | None = None, **changes: Any) -> Config:
         head = head or HeadConfig()
         mixture = head.kind == "mixture"
-        model = ModelConfig(
-            embedding=8, hidden=12, layers=2, last_hidden=10 if mixture else None, head=head
-        )
-        data = DataConfig(
-            corpus="embedded", batch_size=8, bptt=20, test_batch_size=4, limit_tokens=3000
-        )
+        model = ModelConfig(embedding=8, hidden=12, layers=2, last_hidden=10 if mixture else None, head=head)
+        data = DataConfig(corpus="embedded", batch_size=8, bptt=20, test_batch_size=4, limit_tokens=3000)
         optim = OptimConfig(lr=5.0, average="epoch", average_epoch=2)
         fields: dict[str, Any] = dict(
             name="test", seed=3, epochs=3, log_every=1000, model=model, data=data, optim=optim

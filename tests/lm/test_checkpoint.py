@@ -110,7 +110,9 @@ def test_a_full_disk_leaves_the_last_state(tmp_path, monkeypatch, call):
 
     with monkeypatch.context() as patch:
         patch.setattr(results.os, call, full)
-        with pytest.raises(OSError, match="step 2 could not be saved.*No space left.*step 1 is untouched") as e:
+        with pytest.raises(
+            OSError, match="step 2 could not be saved.*No space left.*step 1 is untouched"
+        ) as e:
             save_state(tmp_path, 2, TENSORS, {"step": 2})
     assert e.value.errno == errno.ENOSPC and "--resume" in str(e.value)
     assert [p.name for p in tmp_path.iterdir()] == ["step-000000001.safetensors"]

@@ -21,8 +21,14 @@ def test_overrides_are_typed():
     config = override(
         Config(name="x", model=ModelConfig(head=PLIF)),
         [
-            "optim.lr=20", "seed=5", "data.corpus=my/text", "tensorboard=true", "optim.clip=none",
-            "model.head.function.options.knots=99", "optim.average=epoch", "max_steps=3",
+            "optim.lr=20",
+            "seed=5",
+            "data.corpus=my/text",
+            "tensorboard=true",
+            "optim.clip=none",
+            "model.head.function.options.knots=99",
+            "optim.average=epoch",
+            "max_steps=3",
         ],  # fmt: skip
     )
     assert config.optim.lr == 20.0 and isinstance(config.optim.lr, float)

@@ -91,9 +91,7 @@ def test_missing_pages_are_not_asked_for_again(server, tmp_path):
 
 
 def test_offline_message_says_where_files_go(tmp_path):
-    remote = Remote(
-        url="http://127.0.0.1:9/x", checksum=sha256(b""), limit_bytes=10, split="train"
-    )
+    remote = Remote(url="http://127.0.0.1:9/x", checksum=sha256(b""), limit_bytes=10, split="train")
     with pytest.raises(OSError, match=r"put train.txt, valid.txt and test.txt into .*corpus"):
         ensure("x", tmp_path / "corpus", remotes=(remote,), attempts=2, pause_s=0.01)
     assert not (tmp_path / "corpus").exists()

@@ -55,7 +55,9 @@ def test_the_process_itself_has_no_divergence():
 
 def test_a_uniform_model_has_the_divergence_of_the_uniform():
     stream = make_corpus(PROCESS, train=100, valid=2_000, test=100).valid
-    comparison = compare(lambda tokens_TB, state=None: (torch.zeros(*tokens_TB.shape, 40), None), PROCESS, stream)
+    comparison = compare(
+        lambda tokens_TB, state=None: (torch.zeros(*tokens_TB.shape, 40), None), PROCESS, stream
+    )
     assert comparison.model_cross_entropy == pytest.approx(math.log(40))
 
 
@@ -71,9 +73,7 @@ def test_a_mixture_beats_a_softmax_of_the_same_width(make_config, tmp_path):
             output_dropout=0.0, weight_dropout=0.0, activation_penalty=0.0, slowness_penalty=0.0,
         )  # fmt: skip
         data = replace(base.data, batch_size=40, limit_tokens=60_000)
-        config = replace(
-            base, model=model, data=data, epochs=4, optim=replace(base.optim, lr=20.0)
-        )
+        config = replace(base, model=model, data=data, epochs=4, optim=replace(base.optim, lr=20.0))
         train(config, tmp_path / head.kind)
         trained, _, _ = load_run(tmp_path / head.kind)
         process = make_process(seed=0)

@@ -109,9 +109,7 @@ def test_one_dynamic_step_equals_the_published_rule(make_config):
     model = build_model(config, corpus.num_words).double().eval()
     train_TB, stream_TB = batchify(corpus.train[:44], 4), batchify(corpus.valid[:11], 1)
     lr, decay, epsilon = 0.05, 0.3, 0.01
-    score = dynamic_evaluation(
-        model, train_TB, stream_TB, lr=lr, decay=decay, epsilon=epsilon, length=5
-    )
+    score = dynamic_evaluation(model, train_TB, stream_TB, lr=lr, decay=decay, epsilon=epsilon, length=5)
 
     parameters = list(model.parameters())
     gradients, states = [], None

@@ -8,7 +8,10 @@ from uncork.lm.optim import AtEpoch, AveragedSGD, Never, NonMonotone
 
 
 def problem(dtype=torch.float64):
-    return [torch.nn.Parameter(torch.randn(3, 4, dtype=dtype)), torch.nn.Parameter(torch.randn(5, dtype=dtype))]
+    return [
+        torch.nn.Parameter(torch.randn(3, 4, dtype=dtype)),
+        torch.nn.Parameter(torch.randn(5, dtype=dtype)),
+    ]
 
 
 def set_gradients(parameters, seed):

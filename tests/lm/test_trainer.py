@@ -152,7 +152,9 @@ def test_a_full_disk_ends_the_run_with_its_last_state(make_config, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(results.os, "replace", full)
-        with pytest.raises(OSError, match="step 20 could not be saved.*step 19? ?is|step 1[0-9] is untouched"):
+        with pytest.raises(
+            OSError, match="step 20 could not be saved.*step 19? ?is|step 1[0-9] is untouched"
+        ):
             train(config, tmp_path / "run")
     train(config, tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
@@ -260,4 +262,6 @@ def test_metrics_are_json_lines(make_config, tmp_path):
     train(make_config(epochs=2), tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 2
-    assert json.loads(lines[0])["valid_perplexity"] == pytest.approx(math.exp(json.loads(lines[0])["valid_nll"]))
+    assert json.loads(lines[0])["valid_perplexity"] == pytest.approx(
+        math.exp(json.loads(lines[0])["valid_nll"])
+    )
