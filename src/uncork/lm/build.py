@@ -65,7 +65,8 @@ def build_head(config: ModelConfig, num_words: int) -> nn.Module:
             config.width,
             num_words,
             components=head_config.components,
-            embedding_features=config.embedding,
+            # A tied weight has the embedding's width; an own one takes the hidden width.
+            embedding_features=config.embedding if config.tied else config.width,
             function=function,
         )
         # The latent vectors get the same mask at every time step, as the rest of the model does.

@@ -10,6 +10,9 @@ AUTHORS_SLOPE_LR = 0.02
 # From a 100-epoch look on Penn: a tenth of the model's learning rate moves the slopes usefully,
 # the whole of it overfits.
 IDENTITY_SLOPE_SHARE = 0.1
+# One number sums the gradient of all logits: at the model's rate of 20 a step whose gradient is
+# clipped to 0.25 could move a temperature by 5. This moves it by 0.025 at most.
+TEMPERATURE_LR = 0.1
 
 
 def softmax() -> HeadConfig:
@@ -24,7 +27,7 @@ def sigsoftmax() -> HeadConfig:
 
 def temperature() -> HeadConfig:
     """softmax(a z) with one learned a: the control every learned function must beat."""
-    return HeadConfig(kind="monotonic", function=FunctionConfig(name="Scale"))
+    return HeadConfig(kind="monotonic", function=FunctionConfig(name="Scale", lr=TEMPERATURE_LR))
 
 
 def plif(lr: float) -> HeadConfig:
