@@ -134,6 +134,11 @@ def test_the_commands_train_evaluate_and_generate(outside, capsys):
         assert main(["evaluate", "runs/mine", "data.limit_tokens=600", "--method", method]) == 0
         stored = json.loads((outside / "runs" / "mine" / f"evaluation-{method}-test.json").read_text())
         assert f"test perplexity {stored['perplexity']:.2f}" in capsys.readouterr().out
+    arguments = ["evaluate", "runs/mine", "data.limit_tokens=600", "--method", "cache"]
+    assert main([*arguments, "--cache.share", "0"]) == 0
+    without = capsys.readouterr().out
+    assert main([*arguments[:-2], "--method", "plain"]) == 0
+    assert capsys.readouterr().out == without  # a cache without a share changes nothing
     assert main(["generate", "runs/mine", "--prompt", "w001 w002", "--length", "5"]) == 0
     assert capsys.readouterr().out.startswith("w001 w002")
     assert main(["train", "outside_recipes:mine", "seed=5", "--resume"]) == 0  # finished already

@@ -1,5 +1,6 @@
 """`uncork evaluate`: perplexity of a trained run, plain or adapting."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,12 +13,36 @@ from uncork.results import write_json
 Method = Literal["plain", "dynamic", "cache"]
 
 
+@dataclass(frozen=True)
+class Dynamic:
+    """Settings of dynamic evaluation; the defaults are those published for AWD-LSTM."""
+
+    lr: float = 0.002
+    decay: float = 0.02
+    epsilon: float = 0.001
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Settings of the neural cache; the defaults are those published for Penn."""
+
+    theta: float = 1.0
+    share: float = 0.1
+    size: int = 500
+
+
+DYNAMIC = Dynamic()
+CACHE = Cache()
+
+
 def evaluate(
     run: Path,
     overrides: tuple[str, ...] = (),
     /,
     split: Literal["train", "valid", "test"] = "test",
     method: Method = "plain",
+    dynamic: Dynamic = DYNAMIC,
+    cache: Cache = CACHE,
     device: str = "cpu",
 ) -> None:
     """Print the perplexity of a run's best model and write it to `evaluation-METHOD-SPLIT.json`.
@@ -27,6 +52,8 @@ def evaluate(
         overrides: Changes to its configuration, such as `data.root=elsewhere`.
         split: Text to read.
         method: `dynamic` lets the parameters follow the text, `cache` mixes in a neural cache.
+        dynamic: Its rates.
+        cache: Its sharpness, its share of the probability, and how many words it holds.
         device: Where to compute.
     """
     model, config, words = load_run(run, device)
@@ -38,20 +65,16 @@ def evaluate(
             "Point data.root or data.corpus at the text of that run."
         )
     plain = method == "plain"
-    columns = (
-        config.data.valid_batch_size if split == "valid" and plain else config.data.test_batch_size
-    )
+    columns = config.data.valid_batch_size if split == "valid" and plain else config.data.test_batch_size
     stream_TB = batchify(getattr(corpus, split), columns).to(device)
     score: Score
     if method == "dynamic":
         train_TB = batchify(corpus.train, 100).to(device)
-        score = dynamic_evaluation(model, train_TB, stream_TB)
+        score = dynamic_evaluation(model, train_TB, stream_TB, **asdict(dynamic))
     elif method == "cache":
-        score = cache_evaluation(model, stream_TB)
+        score = cache_evaluation(model, stream_TB, **asdict(cache))
     else:
         score = score_plainly(model, stream_TB, config.data.bptt)
     record = {"nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions}
-    write_json(
-        run / f"evaluation-{method}-{split}.json", record | {"split": split, "method": method}
-    )
+    write_json(run / f"evaluation-{method}-{split}.json", record | {"split": split, "method": method})
     print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions")

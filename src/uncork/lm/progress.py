@@ -37,8 +37,10 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line that stays."""
-        if self.enabled:
-            (self.bar.console.print if self.bar else self._print)(line)
+        if self.enabled and self.bar:
+            self.bar.console.print(line, markup=False, highlight=False)
+        elif self.enabled:
+            self._print(line)
 
     def download(self, url: str, received: int, total: int | None) -> None:
         """Progress of a download, a line or a movement of the bar per tenth."""

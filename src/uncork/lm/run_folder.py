@@ -59,8 +59,13 @@ def make_result(
     config: Config, model: nn.Module, step: int, epoch: int, valid: Score, test: Score
 ) -> dict[str, Any]:
     """What `result.json` says of a finished run: the best model's scores."""
+    head = config.model.head
     return {
+        "kind": "language_model",
         "name": config.name,
+        "corpus": config.data.corpus,
+        "head": head.kind,
+        "function": None if head.function is None else head.function.name,
         "seed": config.seed,
         "parameters": count_parameters(model),
         "steps": step,

@@ -5,6 +5,7 @@ A run folder holds `config.json`, `words.json`, `metrics.jsonl` (a line per epoc
 Shapes: T time, B streams.
 """
 
+import errno
 import math
 import time
 from pathlib import Path
@@ -42,6 +43,14 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     try:
         with StopRequest() as stop:
             return _train(config, Path(folder), resume, world, stop)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or "--resume" in str(error):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk is full: `{folder}` could not be written to ({error}). The last saved state is "
+            "untouched. Make room, then continue with --resume",
+        ) from error
     finally:
         world.leave()
 
