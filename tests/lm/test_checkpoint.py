@@ -2,10 +2,13 @@
 
 import errno
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
+import uncork.lm
 from uncork import results
 from uncork.lm.checkpoint import (
     DamagedCheckpoint,
@@ -70,6 +73,12 @@ def test_pickles_are_not_read(tmp_path):
     torch.save({"a": torch.zeros(2)}, tmp_path / "x")
     with pytest.raises(DamagedCheckpoint):
         load_tensors(tmp_path / "x")
+
+
+def test_no_part_of_the_package_unpickles():
+    source = Path(uncork.lm.__file__).parent.parent
+    for path in [*(source / "lm").rglob("*.py"), *(source / "recipes").rglob("*.py")]:
+        assert not re.search(r"torch\.load\(|import pickle|_object\(", path.read_text()), path
 
 
 def test_the_newest_state_is_loaded_and_two_are_kept(tmp_path):

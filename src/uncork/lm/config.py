@@ -164,7 +164,8 @@ class Config:
     """Run folder to start from: averages from the first step, ends when the trigger fires."""
     device: str = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """tf32 lets matrix products use it; bfloat16 computes the recurrence in it."""
+    """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
+    matrix products use it too; bfloat16 computes the recurrence in it."""
     log_every: int = 200
     save_every: int | None = None
     """Steps between states saved inside an epoch; one is saved after each epoch anyway."""

@@ -15,7 +15,7 @@ class Events:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(
-                "`tensorboard` must be installed to write its events: `pip install tensorboard`."
+                "`tensorboard` must be installed to write its events: `pip install 'uncork[tensorboard]'`."
             ) from error
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 

@@ -40,7 +40,10 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     one returns its result. Under `torchrun` every process calls this with the same arguments.
     """
     world = World.join(config.device)
+    precision = torch.get_float32_matmul_precision()
     try:
+        if config.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
         with StopRequest() as stop:
             return _train(config, Path(folder), resume, world, stop)
     except OSError as error:
@@ -52,6 +55,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
             "untouched. Make room, then continue with --resume",
         ) from error
     finally:
+        torch.set_float32_matmul_precision(precision)
         world.leave()
 
 
@@ -61,8 +65,6 @@ def _train(config: Config, folder: Path, resume: bool, world: World, stop: StopR
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write
     progress = Progress(config.name, enabled=world.is_first)
-    if config.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
     with world.first_goes_first():  # it downloads, the others find the files
         corpus = build_corpus(config.data, progress.download)
     train_TB = batchify(corpus.train, config.data.batch_size)
