@@ -115,6 +115,6 @@ def _number(lines: Iterable[str], numbers: dict[str, int]) -> Tensor:
         for word in line.split():
             stream.append(numbers.setdefault(word, len(numbers)))
         stream.append(numbers.setdefault(END_OF_LINE, len(numbers)))
-    return (
-        torch.frombuffer(stream, dtype=torch.int64).clone() if stream else torch.empty(0, dtype=torch.int64)
-    )
+    if not stream:  # which frombuffer refuses
+        return torch.empty(0, dtype=torch.int64)
+    return torch.frombuffer(stream, dtype=torch.int64)
