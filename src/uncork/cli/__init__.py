@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from uncork.cli.corpus import corpus
+from uncork.cli.demo import demo
 from uncork.cli.evaluate import evaluate
 from uncork.cli.generate import generate
 from uncork.cli.info import info
@@ -14,6 +15,7 @@ from uncork.cli.train import train
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "corpus": corpus,
+    "demo": demo,
     "evaluate": evaluate,
     "generate": generate,
     "info": info,
