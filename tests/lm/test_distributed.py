@@ -59,6 +59,7 @@ def test_two_processes_stop_together_and_resume_exactly(tmp_path):
     code, errors = finish(start(2, "embedded_softmax", tmp_path / "whole", *dropout))
     assert code == 0, errors
     process = start(2, "embedded_softmax", tmp_path / "parts", *dropout)
+    assert process.stderr is not None
     for line in process.stderr:
         if "step 12 " in line:
             break

@@ -24,6 +24,7 @@ def server():
         failures = 0
         asked: list[str] = []
         cut = False
+        url = ""
 
         def do_GET(self):
             cls = type(self)
@@ -41,7 +42,7 @@ def server():
             self.end_headers()
             self.wfile.write(body[: len(body) // 2] if cls.cut else body)
 
-        def log_message(self, *arguments):
+        def log_message(self, format, *args):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:

@@ -194,7 +194,7 @@ def test_every_parameter_moves_and_the_function_at_its_own_rate(make_config):
     optimizer = build_optimizer(config, model)
     assert [group["lr"] for group in optimizer.param_groups] == [5.0, 0.5]
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(model.parameters()))
-    function = {id(p) for p in model.head.function.parameters()}
+    function = {id(p) for n, p in model.named_parameters() if "function" in n}
     assert {id(p) for p in optimizer.param_groups[1]["params"]} == function
 
 
@@ -214,15 +214,23 @@ def test_averages_include_head_and_function(make_config, tmp_path, monkeypatch):
     assert averaged == {id(p) for p in seen["model"].parameters()}
 
 
+def test_the_backend_of_the_loss_can_be_chosen(make_config, tmp_path):
+    for backend in ("chunked", "reference"):
+        head = replace(PLIF, backend=backend)
+        train(make_config(head, epochs=1), tmp_path / backend)
+    first, second = (metrics(tmp_path / backend)[0]["valid_nll"] for backend in ("chunked", "reference"))
+    assert first == pytest.approx(second, rel=1e-5)
+
+
 def test_a_frozen_function_is_drawn_and_kept(make_config, tmp_path):
     frozen = FunctionConfig(name="PLIF", options={"knots": 50, "init": "random"}, frozen=True)
     config = make_config(HeadConfig(kind="monotonic", function=frozen), epochs=1)
     corpus = build_corpus(config.data)
     torch.manual_seed(config.seed)
-    start = build_model(config, corpus.num_words).head.function.v.detach().clone()
+    start = build_model(config, corpus.num_words).get_parameter("head.function.v").detach().clone()
     train(config, tmp_path)
     trained, _, _ = load_run(tmp_path)
-    assert torch.equal(trained.head.function.v, start) and start.std() > 0.5
+    assert torch.equal(trained.get_parameter("head.function.v"), start) and start.std() > 0.5
 
 
 def test_finetuning_starts_from_the_best_model_and_stops_by_itself(make_config, tmp_path):

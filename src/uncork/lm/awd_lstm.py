@@ -80,6 +80,7 @@ class LanguageModel(nn.Module):
         self.head = head
         self.activation_penalty = config.activation_penalty
         self.slowness_penalty = config.slowness_penalty
+        self.backend = config.head.backend
         if config.tied:
             head.weight = encoder.embedding.weight
 
@@ -89,8 +90,12 @@ class LanguageModel(nn.Module):
         features = self.encoder(tokens_TB, states)
         if target_TB is None:
             return self.head(features.dropped_TBD), features.states
-        nll = self.head(features.dropped_TBD, target_TB)
+        nll = self.nll(features, target_TB)
         return Step(nll + self._penalties(features), nll, features.states)
+
+    def nll(self, features: Features, target_TB: Tensor, reduction: str = "mean") -> Tensor:
+        """The head's loss on what the encoder handed on."""
+        return self.head(features.dropped_TBD, target_TB, reduction=reduction, backend=self.backend)
 
     def _penalties(self, features: Features) -> Tensor:
         """AR on the output the head read, TAR on the output before its dropout."""

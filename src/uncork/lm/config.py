@@ -38,11 +38,14 @@ class HeadConfig:
     """Softmaxes in a mixture."""
     latent_dropout: float = 0.29
     """Locked dropout on a mixture's latent vectors."""
+    backend: Literal["auto", "reference", "chunked", "triton"] = "auto"
+    """What computes the loss; see `uncork.linear_cross_entropy`."""
 
     def __post_init__(self) -> None:
         _one_of("head.kind", self.kind, ("softmax", "monotonic", "mixture"))
         _positive("head.components", self.components)
         _probability("head.latent_dropout", self.latent_dropout)
+        _one_of("head.backend", self.backend, ("auto", "reference", "chunked", "triton"))
         if self.kind == "monotonic" and self.function is None:
             raise ValueError("`head.function` must be given for kind 'monotonic'; got None.")
         if self.kind == "softmax" and self.function is not None:

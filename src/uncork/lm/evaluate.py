@@ -50,7 +50,7 @@ def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score
         for tokens_TB, target_TB in _windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
-            total += model.head(features.dropped_TBD, target_TB, reduction="sum").double()
+            total += model.nll(features, target_TB, "sum").double()
     return _score(total, stream_TB)
 
 
@@ -114,7 +114,7 @@ def cache_evaluation(
         for tokens_TB, target_TB in _windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
-            nll_TB = model.head(features.dropped_TBD, target_TB, reduction="none").double()
+            nll_TB = model.nll(features, target_TB, "none").double()
             history_WBD = _extend(history_WBD, features.raw_TBD, size)
             followers_WB = _extend(followers_WB, target_TB, size)
             cached_TB = _cache_log_prob(history_WBD, followers_WB, tokens_TB.shape[0], size, theta)
@@ -170,7 +170,7 @@ def _backward(
         p.grad = None
     with torch.enable_grad():
         features = model.encoder(tokens_TB, states)
-        loss = model.head(features.dropped_TBD, target_TB)
+        loss = model.nll(features, target_TB)
         loss.backward()
     return loss.detach(), detach(features.states)
 
