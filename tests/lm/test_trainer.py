@@ -187,6 +187,44 @@ def test_a_diverged_run_says_so(make_config, tmp_path, monkeypatch):
         train(make_config(), tmp_path)
 
 
+def test_windows_follow_each_other_with_their_states_and_their_rates(make_config, tmp_path, monkeypatch):
+    from uncork.lm.awd_lstm import LanguageModel
+    from uncork.lm.optim import AveragedSGD
+
+    calls, scales = [], []
+    forward, step = LanguageModel.forward, AveragedSGD.step
+
+    def watched(model, tokens_TB, states=None, target_TB=None):
+        out = forward(model, tokens_TB, states, target_TB)
+        if target_TB is not None:
+            calls.append((tokens_TB, states, target_TB, out.states))
+        return out
+
+    def watched_step(optimizer, *arguments, **keywords):
+        scales.append(keywords["scale"])
+        return step(optimizer, *arguments, **keywords)
+
+    monkeypatch.setattr(LanguageModel, "forward", watched)
+    monkeypatch.setattr(AveragedSGD, "step", watched_step)
+    config = make_config(epochs=2)
+    train(config, tmp_path)
+    stream_TB = batchify(build_corpus(config.data).train, 8)
+    at, before = 0, None
+    for (tokens_TB, states, target_TB, after), scale in zip(calls, scales, strict=True):
+        if at >= len(stream_TB) - 1:
+            at, before = 0, None  # the next epoch starts at the beginning, from zeros
+        length = len(tokens_TB)
+        assert torch.equal(tokens_TB, stream_TB[at : at + length])
+        assert torch.equal(target_TB, stream_TB[at + 1 : at + 1 + length])
+        assert scale == length / 20
+        for layer, state in enumerate(states):
+            for part, tensor in enumerate(state):
+                expected = torch.zeros_like(tensor) if before is None else before[layer][part]
+                assert torch.equal(tensor, expected) and not tensor.requires_grad
+        at, before = at + length, after
+    assert at == len(stream_TB) - 1 and len({len(c[0]) for c in calls}) > 3
+
+
 def test_every_parameter_moves_and_the_function_at_its_own_rate(make_config):
     config = make_config(PLIF)
     corpus = build_corpus(config.data)

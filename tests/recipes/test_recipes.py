@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -171,3 +172,19 @@ def test_the_corpus_command_counts(capsys, data_root):
     assert main(["corpus", "penn", "--root", str(data_root)]) == 0
     out = capsys.readouterr().out
     assert "10000 words" in out and "929589 tokens in train" in out
+
+
+def test_training_needs_nothing_but_torch_numpy_and_safetensors(tmp_path):
+    code = (
+        "import sys\n"
+        "for name in 'tyro rich tensorboard scipy matplotlib jinja2 transformers'.split():\n"
+        "    sys.modules[name] = None\n"
+        "from uncork.recipes.__main__ import main\n"
+        "raise SystemExit(main(sys.argv[1:]))\n"
+    )
+    arguments = ["embedded_mos", "data.limit_tokens=2000", "epochs=1", "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("valid ")
+    again = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert again.returncode == 2 and "must be a new folder" in again.stderr
