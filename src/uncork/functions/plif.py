@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from uncork.functions._check import at_least, positive
+from uncork.functions._check import at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
@@ -39,7 +39,7 @@ class PLIF(AbstractMonotone):
         dtype=None,
     ) -> None:
         super().__init__()
-        self.knots = at_least("knots", knots, 2)
+        self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
         if init not in ("identity", "random"):
             raise ValueError(f'`init` must be "identity" or "random", got {init!r}.')
@@ -87,10 +87,10 @@ class PLIF(AbstractMonotone):
 
     @torch.no_grad()
     def outside_share(self, logits: Tensor) -> float:
-        """The share of `logits` outside [-T, T], where only the two end slopes act."""
+        """The share of `logits` outside [-T, T], where only the two end slopes act; NaN counts as outside."""
         if floating("logits", logits).numel() == 0:
             raise ValueError("`logits` must not be empty: a share of nothing is not defined.")
-        return (logits.abs() > self.bound).double().mean().item()
+        return 1.0 - (logits.abs() <= self.bound).double().mean().item()
 
     @torch.no_grad()
     def fit_bound_(self, logits: Tensor, margin: float = 0.1) -> float:
