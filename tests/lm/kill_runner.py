@@ -18,7 +18,7 @@ from uncork.lm import train
 from uncork.recipes import build
 
 
-KILLS = 25
+KILLS = 16
 
 
 def attempt(config, folder: Path, *, kill_at_rename: int | None) -> int:

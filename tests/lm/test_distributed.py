@@ -32,7 +32,7 @@ def start(processes, recipe, folder, *arguments):
 
 
 def finish(process):
-    _, errors = process.communicate(timeout=150)
+    _, errors = process.communicate(timeout=600)
     return process.returncode, errors
 
 

@@ -40,12 +40,13 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     one returns its result. Under `torchrun` every process calls this with the same arguments.
     """
     world = World.join(config.device)
+    progress = Progress(config.name, enabled=world.is_first)
     precision = torch.get_float32_matmul_precision()
     try:
         if config.precision == "tf32":
             torch.set_float32_matmul_precision("high")
         with StopRequest() as stop:
-            return _train(config, Path(folder), resume, world, stop)
+            return _train(config, Path(folder), resume, world, stop, progress)
     except OSError as error:
         if error.errno != errno.ENOSPC or "--resume" in str(error):
             raise
@@ -56,15 +57,17 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
         ) from error
     finally:
         torch.set_float32_matmul_precision(precision)
+        progress.close()
         world.leave()
 
 
-def _train(config: Config, folder: Path, resume: bool, world: World, stop: StopRequest) -> dict[str, Any]:
+def _train(
+    config: Config, folder: Path, resume: bool, world: World, stop: StopRequest, progress: Progress
+) -> dict[str, Any]:
     check_folder(config, folder, resume)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write
-    progress = Progress(config.name, enabled=world.is_first)
     with world.first_goes_first():  # it downloads, the others find the files
         corpus = build_corpus(config.data, progress.download)
     train_TB = batchify(corpus.train, config.data.batch_size)
@@ -131,7 +134,6 @@ def _train(config: Config, folder: Path, resume: bool, world: World, stop: StopR
             may_stop = world.size == 1 or at.step % STOP_CHECK_STEPS == 0
             if may_stop and world.any(bool(stop)):
                 save()
-                progress.close()
                 raise Interrupted(stop.signal or 0, at.step, folder)
             if config.save_every and at.step % config.save_every == 0:
                 save()
@@ -184,7 +186,6 @@ def _train(config: Config, folder: Path, resume: bool, world: World, stop: StopR
     if world.is_first:
         write_json(folder / "result.json", result)
     progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")
-    progress.close()
     events.close()
     world.wait()
     return result
