@@ -14,7 +14,7 @@ from uncork.results import read_jsonl
 
 
 OVERRIDES = (
-    "data.limit_tokens=8000", "epochs=4", "save_every=4", "optim.average_epoch=2",
+    "data.limit_tokens=12000", "epochs=10", "save_every=4", "optim.average_epoch=2",
     "model.weight_dropout=0.3", "model.input_dropout=0.3",
 )  # fmt: skip
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -37,7 +37,7 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     killed = int(done.stdout.split()[1])
-    assert killed >= 8, done.stdout  # or the test has tested little
+    assert killed >= 6, done.stdout  # or the test has tested little
     assert measured(tmp_path / "parts") == measured(tmp_path / "whole")
     for name in ("model.safetensors", "result.json"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
