@@ -298,6 +298,8 @@ class Backend:
 REFERENCE = Backend("reference", "reference", exact=True)
 CHUNKED = Backend("chunked", "chunked")
 CHUNKED_TORCH = Backend("chunked_torch", "chunked", around=cpu_pass.disabled)
+# Not in the list below: the interpreter is slow, so `test_triton.py` picks what a kernel can get wrong.
+TRITON = Backend("triton", "triton")
 ALL_BACKENDS = [REFERENCE, CHUNKED, CHUNKED_TORCH]
 
 over_backends = pytest.mark.parametrize("backend", ALL_BACKENDS, ids=lambda b: b.id)

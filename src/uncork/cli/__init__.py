@@ -4,11 +4,24 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from uncork.cli.corpus import corpus
 from uncork.cli.demo import demo
+from uncork.cli.evaluate import evaluate
+from uncork.cli.generate import generate
 from uncork.cli.info import info
+from uncork.cli.recipes import recipes
+from uncork.cli.train import train
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"demo": demo, "info": info}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "corpus": corpus,
+    "demo": demo,
+    "evaluate": evaluate,
+    "generate": generate,
+    "info": info,
+    "recipes": recipes,
+    "train": train,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

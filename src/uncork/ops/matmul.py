@@ -6,6 +6,7 @@ gives float32 back.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 
 def widened(x: Tensor) -> Tensor:
@@ -21,9 +22,9 @@ def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tenso
             return torch.mm(x_ND, weight_VD.T, out=out_NV)
         return torch.addmm(bias_V.to(out_NV.dtype), x_ND, weight_VD.T, out=out_NV)
     if out_NV.dtype.itemsize < x_ND.dtype.itemsize:  # widened operands, for kernels run by an interpreter
-        out_NV.copy_(x_ND @ weight_VD.T)
-    else:
-        torch.mm(x_ND, weight_VD.T, out_dtype=out_NV.dtype, out=out_NV)
+        bias = None if bias_V is None else bias_V.to(x_ND.dtype)
+        return out_NV.copy_(linear(x_ND, weight_VD, bias))
+    torch.mm(x_ND, weight_VD.T, out_dtype=out_NV.dtype, out=out_NV)
     return out_NV if bias_V is None else out_NV.add_(bias_V.to(out_NV.dtype))
 
 

@@ -50,7 +50,7 @@ class TritonPass(AbstractPass):
         want_gradient = row_scale_N is not None
         dlogits_NKV = logits_NKV if not want_gradient else _narrow_view(logits_NKV, problem.latent_NKD.dtype)
         shared = self.sums if self.sums is not None and self.sums.separate else None
-        stats = self.unused if shared is None else self.unused.new_empty(3 * rows)
+        stats = self.unused if shared is None else self.unused.new_empty(4 * rows)
         loss_N = self.unused.new_empty(tokens)
         dlog_prior_NK = self.unused.new_empty(tokens, components) if want_gradient else self.unused
         dscale_N = self.unused.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused

@@ -60,7 +60,9 @@ def token_kernel(
 
     components = tl.arange(0, K_BLOCK)
     m_components = components < K
-    lse_K = tl.zeros([K_BLOCK], tl.float32)
+    # logsumexp in two parts: f - top keeps the digits that f - logsumexp would lose where f is large.
+    top_K = tl.zeros([K_BLOCK], tl.float32)
+    rest_K = tl.zeros([K_BLOCK], tl.float32)
     joint_K = tl.full([K_BLOCK], float("-inf"), tl.float32)
     for k in range(K):
         row_ptr = z_ptr + (token * K + k) * z_stride
@@ -77,18 +79,20 @@ def token_kernel(
             safe = tl.where(higher == float("-inf"), 0.0, higher)
             total = total * tl.exp(top - safe) + tl.sum(tl.exp(b_f - safe), 0)
             top = higher
-        lse = top + tl.log(total)
+        rest = tl.log(total)
         one = tl.arange(0, 1)
         z_word = tl.load(row_ptr + word + one).to(tl.float32)
         f_word, _ = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
-        log_p = tl.sum(f_word, 0) - lse
+        log_p = (tl.sum(f_word, 0) - top) - rest
         if HAS_PRIOR:
             log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
-        lse_K = tl.where(components == k, lse, lse_K)
+        top_K = tl.where(components == k, top, top_K)
+        rest_K = tl.where(components == k, rest, rest_K)
         joint_K = tl.where(components == k, log_p, joint_K)
 
     top = tl.max(joint_K, 0)
     log_p = top + tl.log(tl.sum(tl.exp(joint_K - top), 0))
+    lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
     loss = tl.where(valid, z_loss * squares - weight * log_p, 0.0)
     tl.store(loss_ptr + token, loss)
@@ -102,14 +106,16 @@ def token_kernel(
         tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
             place = stats_ptr + token * K + components
-            tl.store(place, lse_K, mask=m_components)
-            tl.store(place + rows, factor_K, mask=m_components)
-            tl.store(place + 2 * rows, share_K, mask=m_components)
+            tl.store(place, top_K, mask=m_components)
+            tl.store(place + rows, rest_K, mask=m_components)
+            tl.store(place + 2 * rows, factor_K, mask=m_components)
+            tl.store(place + 3 * rows, share_K, mask=m_components)
     if WANT_GRADIENT:
         along = 0.0
         for k in range(K):
             chosen = components == k
-            lse = tl.sum(tl.where(chosen, lse_K, 0.0), 0)
+            top = tl.sum(tl.where(chosen, top_K, 0.0), 0)
+            rest = tl.sum(tl.where(chosen, rest_K, 0.0), 0)
             share = tl.sum(tl.where(chosen, share_K, 0.0), 0)
             factor = tl.sum(tl.where(chosen, factor_K, 0.0), 0)
             row_ptr = z_ptr + (token * K + k) * z_stride
@@ -119,7 +125,7 @@ def token_kernel(
                 m_words = offsets < words
                 b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
                 b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
-                b_g = factor * tl.exp(b_f - lse)
+                b_g = factor * tl.exp((b_f - top) - rest)
                 b_g = tl.where(offsets == word, b_g - share, b_g)
                 b_g = tl.where(m_words & valid, b_g, 0.0)
                 if KIND == SCALE:

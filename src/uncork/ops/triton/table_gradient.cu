@@ -57,7 +57,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     if (blockIdx.x < rows) read_tile(ahead, z + (long long)blockIdx.x * z_stride, threadIdx.x, words);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         Out *out = dz + (long long)row * dz_stride;
-        const float lse = stats[row], factor = stats[rows + row], share = stats[2 * rows + row];
+        const float top = stats[row], rest = stats[rows + row];
+        const float factor = stats[2 * rows + row], share = stats[3 * rows + row];
         const long long word = target[row / components];
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
@@ -80,7 +81,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
                 const float offset = fmaf(-((float)i - half), step, x[q]);
-                float g = factor * __expf(fmaf(pair[q].y, offset, pair[q].x) - lse);
+                float g = factor * __expf((fmaf(pair[q].y, offset, pair[q].x) - top) - rest);
                 if (j == word) g -= share;
                 if (j >= words || factor == 0.0f) g = 0.0f;
                 if (j < words) put(out + j, g * pair[q].y);

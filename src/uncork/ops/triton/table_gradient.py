@@ -81,7 +81,7 @@ class IntegerSums(Sums):
         if problem.z_loss:
             reach_N = reach_N + 2.0 * problem.z_loss * logits_NKV.abs().amax((1, 2)).add(64.0)
         mass = (reach_N * row_scale_N).abs().nan_to_num(posinf=0.0).sum()
-        unit = (UNITS / mass.clamp_min(1e-30)).float()
+        unit = (UNITS / mass).clamp(max=1e37)  # a mass of 0 has nothing to measure
         ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)
         self.held = (ints, unit)
         return self.held

@@ -1,0 +1,23 @@
+"""`uncork corpus`: fetch a public corpus, or count the words of a folder."""
+
+from pathlib import Path
+
+from uncork.lm import DataConfig, build_corpus
+from uncork.lm.progress import Progress
+
+
+def corpus(name: str, /, root: Path = Path("data")) -> None:
+    """Download a corpus if it is missing, check it, and print its sizes.
+
+    Args:
+        name: penn, wikitext-2, wikitext-103, embedded, or the path of a folder with your own text.
+        root: Folder that holds named corpora.
+    """
+    progress = Progress(name)
+    try:
+        loaded = build_corpus(DataConfig(corpus=name, root=str(root)), progress.download)
+    finally:
+        progress.close()
+    print(f"{loaded.num_words} words in the vocabulary")
+    for split in ("train", "valid", "test"):
+        print(f"{getattr(loaded, split).numel():>12} tokens in {split}")

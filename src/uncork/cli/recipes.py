@@ -1,0 +1,24 @@
+"""`uncork recipes`: what can be trained."""
+
+import inspect
+import json
+
+from uncork.lm.config_io import to_dict
+from uncork.recipes import RECIPES, find
+
+
+def recipes(name: str | None = None, /) -> None:
+    """List the recipes with their published numbers, or show one in full.
+
+    Args:
+        name: A recipe, to print its whole configuration.
+    """
+    if name is not None:
+        recipe = find(name)
+        print(inspect.getdoc(recipe) or "")
+        print(json.dumps(to_dict(recipe()), indent=2))
+        return
+    width = max(map(len, RECIPES))
+    for recipe_name, recipe in RECIPES.items():
+        first_line = (inspect.getdoc(recipe) or "").split("\n")[0]
+        print(f"{recipe_name:<{width}}  {first_line}")

@@ -1,0 +1,113 @@
+"""AWD-LSTM and the language model made of it and any head.
+
+Shapes: T time steps, B parallel streams, D width, V words. Time is always the first axis.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uncork.lm.config import ModelConfig
+from uncork.lm.dropout import LockedDropout, embedding_dropout
+from uncork.lm.weight_drop import State, WeightDropLSTM
+
+
+States = list[State]  # one per layer
+
+
+class Features(NamedTuple):
+    """What the encoder hands on: its last output before and after dropout, and the states."""
+
+    raw_TBD: Tensor
+    dropped_TBD: Tensor
+    states: States
+
+
+class Step(NamedTuple):
+    """Result of a training forward: the loss to descend, its prediction part, and the state."""
+
+    loss: Tensor
+    nll: Tensor
+    states: States
+
+
+class AWDLSTM(nn.Module):
+    """Embedding, locked dropouts, and weight-dropped LSTM layers, the last of its own width."""
+
+    def __init__(self, num_words: int, config: ModelConfig, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        widths = [config.embedding, *[config.hidden] * (config.layers - 1), config.width]
+        self.embedding = nn.Embedding(num_words, config.embedding)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.layers = nn.ModuleList(
+            WeightDropLSTM(before, after, config.weight_dropout, compute_dtype)
+            for before, after in zip(widths, widths[1:], strict=False)
+        )
+        self.embedding_dropout = config.embedding_dropout
+        self.input_dropout = LockedDropout(config.input_dropout)
+        self.hidden_dropout = LockedDropout(config.hidden_dropout)
+        self.output_dropout = LockedDropout(config.output_dropout)
+
+    def forward(self, tokens_TB: Tensor, states: States | None = None) -> Features:
+        if states is None:
+            states = self.initial_states(tokens_TB.shape[1])
+        x_TBD = embedding_dropout(self.embedding.weight, tokens_TB, self.embedding_dropout, self.training)
+        x_TBD = self.input_dropout(x_TBD)
+        new_states: States = []
+        for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            if number > 0:
+                x_TBD = self.hidden_dropout(x_TBD)
+            x_TBD, state = layer(x_TBD, state)
+            new_states.append(state)
+        return Features(x_TBD, self.output_dropout(x_TBD), new_states)
+
+    def initial_states(self, batch_size: int) -> States:
+        """Zeros, as at the start of an epoch."""
+        return [layer.initial_state(batch_size) for layer in self.layers]  # pyright: ignore[reportCallIssue]
+
+
+class LanguageModel(nn.Module):
+    """An encoder and a head.
+
+    `model(tokens, states)` gives scores for the next word, `model(tokens, states, target)` a
+    `Step`. Both are one forward, so that wrappers such as `DistributedDataParallel` see it.
+    """
+
+    def __init__(self, encoder: AWDLSTM, head: nn.Module, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.activation_penalty = config.activation_penalty
+        self.slowness_penalty = config.slowness_penalty
+        self.backend = config.head.backend
+        if config.tied:
+            head.weight = encoder.embedding.weight
+
+    def forward(
+        self, tokens_TB: Tensor, states: States | None = None, target_TB: Tensor | None = None
+    ) -> tuple[Tensor, States] | Step:
+        features = self.encoder(tokens_TB, states)
+        if target_TB is None:
+            return self.head(features.dropped_TBD), features.states
+        nll = self.nll(features, target_TB)
+        return Step(nll + self._penalties(features), nll, features.states)
+
+    def nll(self, features: Features, target_TB: Tensor, reduction: str = "mean") -> Tensor:
+        """The head's loss on what the encoder handed on."""
+        return self.head(features.dropped_TBD, target_TB, reduction=reduction, backend=self.backend)
+
+    def _penalties(self, features: Features) -> Tensor:
+        """AR on the output the head read, TAR on the output before its dropout."""
+        penalty = features.raw_TBD.new_zeros(())
+        if self.activation_penalty:
+            penalty = penalty + self.activation_penalty * features.dropped_TBD.pow(2).mean()
+        if self.slowness_penalty and features.raw_TBD.shape[0] > 1:
+            change_TBD = features.raw_TBD[1:] - features.raw_TBD[:-1]
+            penalty = penalty + self.slowness_penalty * change_TBD.pow(2).mean()
+        return penalty
+
+
+def detach(states: States) -> States:
+    """Cut the states from the graph: backpropagation ends at the window's start."""
+    return [(hidden.detach(), cell.detach()) for hidden, cell in states]

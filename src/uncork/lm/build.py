@@ -1,0 +1,113 @@
+"""From a configuration to objects: corpus, function, head, model, optimizer."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from uncork import functions
+from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
+from uncork.lm import download, embedded
+from uncork.lm.awd_lstm import AWDLSTM, LanguageModel
+from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig
+from uncork.lm.corpus import Corpus
+from uncork.lm.dropout import LockedDropout
+from uncork.lm.optim import AtEpoch, AveragedSGD, Never, NonMonotone, Trigger
+
+
+# The process behind `corpus="embedded"` never changes, so that numbers on it can be compared.
+EMBEDDED_SEED = 0
+
+
+def build_corpus(config: DataConfig, progress: download.Progress | None = None) -> Corpus:
+    """The corpus a configuration names: generated, local, or downloaded into `root`."""
+    if config.corpus == "embedded":
+        corpus = embedded.make_corpus(embedded.make_process(seed=EMBEDDED_SEED))
+    elif config.corpus in download.HOMES:
+        folder = Path(config.root) / config.corpus
+        corpus = Corpus.from_folder(download.ensure(config.corpus, folder, progress=progress))
+    else:
+        corpus = Corpus.from_folder(config.corpus)
+    limit = config.limit_tokens
+    return Corpus(corpus.words, corpus.train[:limit], corpus.valid[:limit], corpus.test[:limit])
+
+
+def build_function(config: FunctionConfig) -> nn.Module:
+    """An increasing function by its public name; only names of `uncork.functions` are looked up."""
+    known = [name for name in functions.__all__ if not inspect.isabstract(getattr(functions, name))]
+    if config.name not in known:
+        raise ValueError(f"`function.name` must be one of {', '.join(known)}; got {config.name!r}.")
+    cls = getattr(functions, config.name)
+    allowed = inspect.signature(cls).parameters
+    for option in config.options:
+        if option not in allowed:
+            raise ValueError(
+                f"`function.options` of {config.name} must be among "
+                f"{', '.join(allowed) or 'none'}; got {option!r}."
+            )
+    options: dict[str, Any] = dict(config.options)
+    return cls(**options).requires_grad_(not config.frozen)
+
+
+def build_head(config: ModelConfig, num_words: int) -> nn.Module:
+    """The head of a configuration; its weight starts as the embedding does, its bias at zero."""
+    head_config = config.head
+    function = None if head_config.function is None else build_function(head_config.function)
+    if head_config.kind == "softmax":
+        head = SoftmaxHead(config.width, num_words)
+    elif head_config.kind == "monotonic":
+        assert function is not None  # HeadConfig sees to it
+        head = MonotonicHead(config.width, num_words, function)
+    else:
+        head = MixtureHead(
+            config.width,
+            num_words,
+            components=head_config.components,
+            # A tied weight has the embedding's width; an own one takes the hidden width.
+            embedding_features=config.embedding if config.tied else config.width,
+            function=function,
+        )
+        # The latent vectors get the same mask at every time step, as the rest of the model does.
+        head.dropout = LockedDropout(head_config.latent_dropout)
+    nn.init.uniform_(head.weight, -0.1, 0.1)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
+    return head
+
+
+def build_model(config: Config, num_words: int) -> LanguageModel:
+    """The whole model, drawn from torch's default generator."""
+    inner = torch.bfloat16 if config.precision == "bfloat16" else None
+    encoder = AWDLSTM(num_words, config.model, inner)
+    return LanguageModel(encoder, build_head(config.model, num_words), config.model)
+
+
+def build_optimizer(config: Config, model: LanguageModel) -> AveragedSGD:
+    """One optimizer over everything trained; the function's parameters are a group of their own."""
+    function = getattr(model.head, "function", None)
+    own = [] if function is None else [p for p in function.parameters() if p.requires_grad]
+    known = {id(parameter) for parameter in own}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in known]}
+    ]
+    if own:
+        function_config = config.model.head.function
+        lr = None if function_config is None else function_config.lr
+        groups.append({"params": own, "lr": config.optim.lr if lr is None else lr})
+    optimizer = AveragedSGD(groups, config.optim.lr, config.optim.weight_decay, trigger=build_trigger(config))
+    if config.finetune is not None:
+        optimizer.averaging = True
+    return optimizer
+
+
+def build_trigger(config: Config) -> Trigger:
+    if config.optim.average == "non-monotone" or config.finetune is not None:
+        return NonMonotone(config.optim.patience)
+    return AtEpoch(config.optim.average_epoch) if config.optim.average == "epoch" else Never()
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters, a tied one counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,203 @@
+"""What a language-model run is, as frozen dataclasses; a recipe is a function returning a `Config`.
+
+Every field reads and writes as JSON, so `config.json` of a run folder rebuilds the run. Defaults
+are those of the reference AWD-LSTM on Penn Treebank.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+HeadKind = Literal["softmax", "monotonic", "mixture"]
+Option = int | float | bool | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionConfig:
+    """An increasing function by its name in `uncork.functions`, with its constructor's options."""
+
+    name: str
+    options: dict[str, Option] = field(default_factory=dict)
+    lr: float | None = None
+    """Learning rate of its parameters; None takes the model's."""
+    frozen: bool = False
+    """Keep its parameters as drawn."""
+
+    def __post_init__(self) -> None:
+        if self.lr is not None:
+            _positive("function.lr", self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """Which head sits on the encoder."""
+
+    kind: HeadKind = "softmax"
+    function: FunctionConfig | None = None
+    components: int = 15
+    """Softmaxes in a mixture."""
+    latent_dropout: float = 0.29
+    """Locked dropout on a mixture's latent vectors."""
+    backend: Literal["auto", "reference", "chunked", "triton"] = "auto"
+    """What computes the loss; see `uncork.linear_cross_entropy`."""
+
+    def __post_init__(self) -> None:
+        _one_of("head.kind", self.kind, ("softmax", "monotonic", "mixture"))
+        _positive("head.components", self.components)
+        _probability("head.latent_dropout", self.latent_dropout)
+        _one_of("head.backend", self.backend, ("auto", "reference", "chunked", "triton"))
+        if self.kind == "monotonic" and self.function is None:
+            raise ValueError("`head.function` must be given for kind 'monotonic'; got None.")
+        if self.kind == "softmax" and self.function is not None:
+            raise ValueError(
+                f"`head.function` must be None for kind 'softmax'; got {self.function.name!r}. "
+                "Use kind 'monotonic'."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """AWD-LSTM: widths, dropouts, and the two activation penalties."""
+
+    embedding: int = 400
+    hidden: int = 1150
+    layers: int = 3
+    last_hidden: int | None = None
+    """Width of the last layer; None takes the embedding's, which tying a plain head needs."""
+    tied: bool = True
+    embedding_dropout: float = 0.1
+    input_dropout: float = 0.4
+    hidden_dropout: float = 0.25
+    output_dropout: float = 0.4
+    weight_dropout: float = 0.5
+    activation_penalty: float = 2.0
+    """AR: times the mean square of the last layer's dropped output."""
+    slowness_penalty: float = 1.0
+    """TAR: times the mean square of its change from step to step."""
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hidden", "layers"):
+            _positive(f"model.{name}", getattr(self, name))
+        for name in ("embedding", "input", "hidden", "output", "weight"):
+            _probability(f"model.{name}_dropout", getattr(self, f"{name}_dropout"))
+        for name in ("activation_penalty", "slowness_penalty"):
+            _not_negative(f"model.{name}", getattr(self, name))
+        if self.last_hidden is not None:
+            _positive("model.last_hidden", self.last_hidden)
+        if self.tied and self.head.kind != "mixture" and self.width != self.embedding:
+            raise ValueError(
+                "`model.last_hidden` must equal `model.embedding` when a plain head is tied; got "
+                f"{self.last_hidden} and {self.embedding}. Leave it None or untie the head."
+            )
+
+    @property
+    def width(self) -> int:
+        """Width of the vector the head reads."""
+        return self.embedding if self.last_hidden is None else self.last_hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Text and how it is cut into batches."""
+
+    corpus: str = "penn"
+    """penn, wikitext-2, wikitext-103, embedded, or the path of a folder with your own text."""
+    root: str = "data"
+    """Folder that holds named corpora, and where they are downloaded to."""
+    batch_size: int = 20
+    """Streams in all; under torchrun they are divided among the processes."""
+    valid_batch_size: int = 10
+    test_batch_size: int = 1
+    bptt: int = 70
+    bptt_spread: float = 5.0
+    """Standard deviation of the drawn length; 0 fixes it at `bptt`."""
+    bptt_excess: int | None = None
+    """Longest excess over `bptt`; None leaves the draw as it falls."""
+    limit_tokens: int | None = None
+    """Use only so many tokens of each split: for smoke runs."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "valid_batch_size", "test_batch_size", "bptt"):
+            _positive(f"data.{name}", getattr(self, name))
+        _not_negative("data.bptt_spread", self.bptt_spread)
+        if self.bptt_excess is not None:
+            _not_negative("data.bptt_excess", self.bptt_excess)
+        if self.limit_tokens is not None:
+            _positive("data.limit_tokens", self.limit_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """SGD, then averaging."""
+
+    lr: float = 30.0
+    weight_decay: float = 1.2e-6
+    clip: float | None = 0.25
+    """Norm to which the gradient of all parameters together is clipped."""
+    average: Literal["non-monotone", "epoch", "never"] = "non-monotone"
+    patience: int = 5
+    """Evaluations the non-monotone trigger looks back over."""
+    average_epoch: int = 200
+    """Epoch after which averaging starts when `average` is 'epoch'."""
+
+    def __post_init__(self) -> None:
+        _positive("optim.lr", self.lr)
+        _not_negative("optim.weight_decay", self.weight_decay)
+        if self.clip is not None:
+            _positive("optim.clip", self.clip)
+        _one_of("optim.average", self.average, ("non-monotone", "epoch", "never"))
+        _positive("optim.patience", self.patience)
+        _not_negative("optim.average_epoch", self.average_epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run."""
+
+    name: str
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    seed: int = 141
+    epochs: int = 500
+    max_steps: int | None = None
+    """Stop after so many steps in all, with a last evaluation."""
+    finetune: str | None = None
+    """Run folder to start from: averages from the first step, ends when the trigger fires."""
+    device: str = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
+    matrix products use it too; bfloat16 computes the recurrence in it."""
+    log_every: int = 200
+    save_every: int | None = None
+    """Steps between states saved inside an epoch; one is saved after each epoch anyway."""
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "log_every"):
+            _positive(name, getattr(self, name))
+        for name in ("max_steps", "save_every"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"`{name}` must be positive; got {value}.")
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"`{name}` must be zero or more; got {value}.")
+
+
+def _probability(name: str, value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"`{name}` must be a probability in [0, 1); got {value}.")
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.")

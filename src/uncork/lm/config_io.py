@@ -1,0 +1,106 @@
+"""Configurations as JSON and as `path=value` overrides, both checked against the dataclasses."""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+from uncork.lm.config import Config
+
+
+T = TypeVar("T")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The configuration as nested dictionaries that JSON can hold."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
+    """Build the dataclass `cls`; unknown names and wrong types are errors."""
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        _check_name(name, hints, where)
+    converted = {name: _convert(hints[name], value, where + name) for name, value in values.items()}
+    missing = [
+        field.name
+        for field in dataclasses.fields(typing.cast(Any, cls))
+        if field.name not in converted
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"`{where}{missing[0]}` must be given; it has no default.")
+    return cls(**converted)
+
+
+def override(config: T, assignments: typing.Iterable[str]) -> T:
+    """Apply `optim.lr=20`-like assignments in order."""
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise ValueError(f"An override must read `name=value`, such as optim.lr=20; got {assignment!r}.")
+        config = _assign(config, path.split("."), text, "")
+    return config
+
+
+def _assign(owner: Any, path: list[str], text: str, where: str) -> Any:
+    name, rest = path[0], path[1:]
+    if isinstance(owner, dict):  # a function's options: the constructor checks them
+        return owner | {name: _literal(text)}
+    if not dataclasses.is_dataclass(owner):
+        raise ValueError(f"`{where.rstrip('.')}` is {owner!r} and has no part named {name!r}.")
+    hints = typing.get_type_hints(type(owner))
+    _check_name(name, hints, where)
+    if rest:
+        value = _assign(getattr(owner, name), rest, text, f"{where}{name}.")
+    else:
+        value = _convert(hints[name], _literal(text), where + name)
+    return dataclasses.replace(typing.cast(Any, owner), **{name: value})
+
+
+def _literal(text: str) -> Any:
+    """JSON where it reads as JSON, else the text itself; `none` and `true` in any case."""
+    if text.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text.lower()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    choices = _choices(hint)
+    if value is None and type(None) in choices:
+        return None
+    for choice in choices:
+        if dataclasses.is_dataclass(choice) and isinstance(value, dict):
+            return from_dict(typing.cast(type, choice), value, f"{where}.")
+        if dataclasses.is_dataclass(choice) and isinstance(value, typing.cast(type, choice)):
+            return value
+        if typing.get_origin(choice) is typing.Literal and value in typing.get_args(choice):
+            return value
+        if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if typing.get_origin(choice) is dict and isinstance(value, dict):
+            return dict(value)
+        if choice in (int, str, bool) and type(value) is choice:
+            return value
+    names = [getattr(c, "__name__", str(c)) for c in choices if c is not type(None)]
+    raise ValueError(f"`{where}` must be {' or '.join(names)}; got {value!r}.")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _check_name(name: str, hints: dict[str, Any], where: str) -> None:
+    if name in hints:
+        return
+    near = difflib.get_close_matches(name, hints, n=1)
+    guess = f" Did you mean `{where}{near[0]}`?" if near else f" There are: {', '.join(hints)}."
+    raise ValueError(f"`{where}{name}` is not part of the configuration.{guess}")

@@ -1,0 +1,160 @@
+"""SGD that turns into averaged SGD, as one optimizer.
+
+The reference recipe swaps `SGD` for `ASGD` in mid-run, which drops parameters outside the model
+from training, and torch's `ASGD` applies to each step the learning rate of the step before
+(with lengths drawn at random, that of the wrong batch). Here the iterates are those of plain SGD
+throughout, every step uses its own learning rate, and averaging is a mean kept beside them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import (
+    Tensor,
+    _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_lerp_,  # pyright: ignore[reportPrivateImportUsage]
+)
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class NonMonotone:
+    """Fire when the loss is above the best of all but the last `patience` evaluations (NT-ASGD)."""
+
+    patience: int = 5
+
+    def fires(self, history: list[float], loss: float) -> bool:
+        return len(history) > self.patience and loss > min(history[: -self.patience])
+
+
+@dataclass(frozen=True)
+class AtEpoch:
+    """Fire at the evaluation after epoch `epoch`; 0 averages from the first step on."""
+
+    epoch: int
+
+    def fires(self, history: list[float], loss: float) -> bool:
+        return len(history) + 1 >= self.epoch
+
+
+@dataclass(frozen=True)
+class Never:
+    """Stay with plain SGD."""
+
+    def fires(self, history: list[float], loss: float) -> bool:
+        return False
+
+
+Trigger = NonMonotone | AtEpoch | Never
+NEVER = Never()
+
+
+class AveragedSGD(Optimizer):
+    """Plain SGD with weight decay; from the trigger on, it also keeps the mean of the iterates.
+
+    Arguments:
+
+    - `params`: parameters or groups; each group may have its own `lr` and `weight_decay`.
+    - `lr`, `weight_decay`: for groups that name none.
+    - `trigger`: when averaging starts, decided by `observe(loss)` once per evaluation.
+
+    The average over the t iterates since the start is their plain mean. (torch's `ASGD` leaves
+    the first of them out.)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        weight_decay: float = 0.0,
+        trigger: Trigger = NEVER,
+    ) -> None:
+        if not lr > 0.0:
+            raise ValueError(f"`lr` must be positive; got {lr}.")
+        if weight_decay < 0.0:
+            raise ValueError(f"`weight_decay` must be zero or more; got {weight_decay}.")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.trigger = trigger
+        self.history: list[float] = []
+        self.averaging = isinstance(trigger, AtEpoch) and trigger.epoch == 0
+        self.averaged_steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
+        """One step; `scale` multiplies every group's learning rate for this step alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._descend(group, scale)
+        if self.averaging:
+            self._average()
+        return loss
+
+    def observe(self, loss: float) -> bool:
+        """Note an evaluation's loss; True if the trigger fires on it (averaging then starts)."""
+        fires = self.trigger.fires(self.history, loss)
+        self.history.append(loss)
+        self.averaging = self.averaging or fires
+        return fires
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, parameters hold their averages; before averaging has begun, nothing changes."""
+        pairs = [(p, self.state[p]["average"]) for p in self._parameters() if p in self.state]
+        iterates = [p.detach().clone() for p, _ in pairs]
+        with torch.no_grad():
+            for parameter, average in pairs:
+                parameter.copy_(average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for (parameter, _), iterate in zip(pairs, iterates, strict=True):
+                    parameter.copy_(iterate)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "history": list(self.history),
+            "averaging": self.averaging,
+            "averaged_steps": self.averaged_steps,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        missing = {"history", "averaging", "averaged_steps"} - state_dict.keys()
+        if missing:
+            raise ValueError(
+                f"`state_dict` must come from AveragedSGD; it has no {', '.join(sorted(missing))}."
+            )
+        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
+        self.history = [float(loss) for loss in state_dict["history"]]
+        self.averaging = bool(state_dict["averaging"])
+        self.averaged_steps = int(state_dict["averaged_steps"])
+
+    def _descend(self, group: dict[str, Any], scale: float) -> None:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
+        gradients: list[Tensor] | tuple[Tensor, ...] = [p.grad for p in parameters]
+        if group["weight_decay"] != 0.0:
+            gradients = _foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        _foreach_add_(parameters, gradients, alpha=-group["lr"] * scale)
+
+    def _average(self) -> None:
+        parameters = list(self._parameters())
+        self.averaged_steps += 1
+        if self.averaged_steps == 1:
+            for parameter in parameters:
+                self.state[parameter]["average"] = parameter.detach().clone()
+            return
+        averages = [self.state[p]["average"] for p in parameters]
+        _foreach_lerp_(averages, parameters, 1.0 / self.averaged_steps)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for group in self.param_groups:
+            yield from (p for p in group["params"] if p.requires_grad)

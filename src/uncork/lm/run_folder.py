@@ -1,0 +1,106 @@
+"""The files of a run besides its tensors: what it is, what it measured, what came out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from uncork.lm.awd_lstm import LanguageModel
+from uncork.lm.build import build_model, count_parameters
+from uncork.lm.checkpoint import load_model
+from uncork.lm.config import Config
+from uncork.lm.config_io import from_dict, to_dict
+from uncork.lm.corpus import Corpus
+from uncork.lm.evaluate import Score
+from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
+
+
+# What may differ between a start and its resumption without changing any number.
+FREE_FIELDS = {"log_every", "save_every", "tensorboard", "data.root"}
+
+
+def check_folder(config: Config, folder: Path, resume: bool) -> None:
+    """Refuse to overwrite a run, or to resume one under another configuration."""
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    if not resume:
+        raise ValueError(
+            f"`{folder}` must be a new folder, but it holds a run. "
+            "Continue that run with --resume, or give another folder."
+        )
+    stored, now = _flat(read_json(path)), _flat(to_dict(config))
+    differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
+    if differing:
+        changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)
+        raise ValueError(
+            f"`{folder}` must be resumed under its own configuration; these differ: {changes}. "
+            "Give the overrides it was started with, or a new folder."
+        )
+
+
+def open_folder(config: Config, folder: Path, corpus: Corpus) -> None:
+    """Write what the run is. The configuration comes last: a folder that has it has the rest."""
+    write_json(folder / "words.json", list(corpus.words))
+    write_json(folder / "provenance.json", provenance())
+    write_json(folder / "config.json", to_dict(config))
+
+
+def cut_metrics(path: Path, lines: int) -> None:
+    """Keep the first `lines` evaluations: those after the state a run resumes from come again."""
+    records = list(read_jsonl(path))[:lines] if path.exists() else []
+    text = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
+    write_atomic(path, text.encode())
+
+
+def make_result(
+    config: Config, model: nn.Module, step: int, epoch: int, valid: Score, test: Score
+) -> dict[str, Any]:
+    """What `result.json` says of a finished run: the best model's scores."""
+    head = config.model.head
+    return {
+        "kind": "language_model",
+        "name": config.name,
+        "corpus": config.data.corpus,
+        "head": head.kind,
+        "function": None if head.function is None else head.function.name,
+        "seed": config.seed,
+        "parameters": count_parameters(model),
+        "steps": step,
+        "epochs": epoch,
+        "valid_nll": valid.nll,
+        "valid_perplexity": valid.perplexity,
+        "test_nll": test.nll,
+        "test_perplexity": test.perplexity,
+        "test_predictions": test.predictions,
+    }
+
+
+def load_run(
+    folder: str | Path, device: str | torch.device = "cpu"
+) -> tuple[LanguageModel, Config, list[str]]:
+    """The best model of a run, its configuration and its words."""
+    folder = Path(folder)
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"`{folder}` must be a run folder, but it has no config.json.")
+    if not (folder / "model.safetensors").exists():
+        raise FileNotFoundError(
+            f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
+        )
+    config = from_dict(Config, read_json(folder / "config.json"))
+    words = read_json(folder / "words.json")
+    model = build_model(config, len(words))
+    load_model(folder / "model.safetensors", model)
+    return model.to(device).eval(), config, words
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

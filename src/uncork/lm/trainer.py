@@ -1,0 +1,219 @@
+"""The training loop, read from top to bottom: set up, resume, epochs, final evaluation.
+
+A run folder holds `config.json`, `words.json`, `metrics.jsonl` (a line per epoch),
+`model.safetensors` (the best on valid), `state/` (to resume from) and, at the end, `result.json`.
+Shapes: T time, B streams.
+"""
+
+import errno
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uncork.lm.awd_lstm import detach
+from uncork.lm.build import build_corpus, build_model, build_optimizer
+from uncork.lm.checkpoint import load_model, load_state, save_model, save_state
+from uncork.lm.config import Config, DataConfig
+from uncork.lm.corpus import batchify, window
+from uncork.lm.evaluate import evaluate
+from uncork.lm.interrupt import Interrupted, StopRequest
+from uncork.lm.progress import Progress
+from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
+from uncork.lm.snapshot import Position, restore, snapshot
+from uncork.lm.tensorboard import Events
+from uncork.lm.world import World
+from uncork.results import append_jsonl, read_json, write_json
+
+
+# Processes agree on stopping this often: asking at every step would make each wait for the slowest.
+STOP_CHECK_STEPS = 10
+
+
+def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[str, Any]:
+    """Run `config` in `folder` and return what `result.json` then holds.
+
+    With `resume`, a run that was stopped or killed continues as if it had not been; a finished
+    one returns its result. Under `torchrun` every process calls this with the same arguments.
+    """
+    world = World.join(config.device)
+    progress = Progress(config.name, enabled=world.is_first)
+    precision = torch.get_float32_matmul_precision()
+    try:
+        if config.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        with StopRequest() as stop:
+            return _train(config, Path(folder), resume, world, stop, progress)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or "--resume" in str(error):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk is full: `{folder}` could not be written to ({error}). The last saved state is "
+            "untouched. Make room, then continue with --resume",
+        ) from error
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        progress.close()
+        world.leave()
+
+
+def _train(
+    config: Config, folder: Path, resume: bool, world: World, stop: StopRequest, progress: Progress
+) -> dict[str, Any]:
+    check_folder(config, folder, resume)
+    if resume and (folder / "result.json").exists():
+        return read_json(folder / "result.json")
+    world.wait()  # until all have looked, the first process must not write
+    with world.first_goes_first():  # it downloads, the others find the files
+        corpus = build_corpus(config.data, progress.download)
+    train_TB = batchify(corpus.train, config.data.batch_size)
+    train_TB = train_TB[:, world.share(config.data.batch_size)].contiguous().to(world.device)
+    valid_TB = batchify(corpus.valid, config.data.valid_batch_size).to(world.device)
+    test_TB = batchify(corpus.test, config.data.test_batch_size).to(world.device)
+
+    torch.manual_seed(config.seed)
+    model = build_model(config, corpus.num_words).to(world.device)
+    if config.finetune is not None:
+        load_model(Path(config.finetune) / "model.safetensors", model)
+    optimizer = build_optimizer(config, model)
+    forward = world.wrap(model)
+    # Weights above are drawn alike everywhere; dropout masks from here on differ by process, the
+    # lengths of windows do not.
+    torch.manual_seed(config.seed + world.rank)
+    lengths = torch.Generator().manual_seed(config.seed)
+
+    at = Position()
+    states = model.encoder.initial_states(train_TB.shape[1])
+    epoch_nll = torch.zeros((), dtype=torch.float64, device=world.device)
+    loaded = load_state(folder / "state") if resume else None
+    if loaded is not None:
+        at, states, epoch_nll = restore(loaded, model, optimizer, lengths, corpus, world)
+        progress.say(f"resumed after step {at.step}")
+    elif world.is_first:
+        open_folder(config, folder, corpus)
+    if world.is_first:
+        cut_metrics(folder / "metrics.jsonl", at.evaluations)
+    events = Events(folder, enabled=config.tensorboard and world.is_first)
+
+    def save() -> None:
+        tensors, facts = snapshot(at, states, epoch_nll, model, optimizer, lengths, corpus, world)
+        if world.is_first:
+            save_state(folder / "state", at.step, tensors, facts)
+
+    finished = at.epoch >= config.epochs or at.step == config.max_steps
+    clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
+    while not finished:
+        model.train()
+        while at.start < train_TB.shape[0] - 1 and at.step != config.max_steps:
+            tokens_TB, target_TB = window(train_TB, at.start, draw_length(config.data, lengths))
+            result = forward(tokens_TB, states, target_TB)
+            optimizer.zero_grad()
+            result.loss.backward()
+            if config.optim.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
+            # A long window's mean gradient is no larger but stands for more words.
+            optimizer.step(scale=tokens_TB.shape[0] / config.data.bptt)
+            states = detach(result.states)
+            epoch_nll += result.nll.detach().double() * tokens_TB.shape[0]
+            at.start += tokens_TB.shape[0]
+            at.epoch_tokens += tokens_TB.shape[0]
+            at.step += 1
+            if at.step % config.log_every == 0:
+                mean_nll = _mean(world, epoch_nll, at.epoch_tokens)
+                _check_finite("training", mean_nll, at)
+                now = time.monotonic()
+                milliseconds = 1000.0 * (now - clock) / (at.step - clock_step)
+                progress.step(
+                    _share_done(config, at, train_TB), at.step, at.epoch + 1, mean_nll, milliseconds
+                )
+                clock, clock_step = now, at.step
+            may_stop = world.size == 1 or at.step % STOP_CHECK_STEPS == 0
+            if may_stop and world.any(bool(stop)):
+                save()
+                raise Interrupted(stop.signal or 0, at.step, folder)
+            if config.save_every and at.step % config.save_every == 0:
+                save()
+
+        train_nll = _mean(world, epoch_nll, at.epoch_tokens)
+        train_seconds = time.monotonic() - epoch_began
+        with optimizer.averaged():
+            valid_nll = world.agree(evaluate(model, valid_TB, config.data.bptt).nll)
+            _check_finite("validation", valid_nll, at)
+            if valid_nll < at.best_nll:
+                at.best_nll = valid_nll
+                if world.is_first:
+                    save_model(
+                        folder / "model.safetensors",
+                        model,
+                        {"step": at.step, "valid_nll": valid_nll},
+                    )
+        record = {
+            "epoch": at.epoch + 1, "step": at.step, "averaging": optimizer.averaging,
+            "train_nll": train_nll, "valid_nll": valid_nll,
+            "valid_perplexity": math.exp(min(valid_nll, 700.0)),
+            "train_seconds": train_seconds, "seconds": time.monotonic() - epoch_began,
+        }  # fmt: skip
+        fired = optimizer.observe(valid_nll)
+        if world.is_first:
+            append_jsonl(folder / "metrics.jsonl", record)
+            events.write(record)
+        progress.say(
+            f"epoch {at.epoch + 1}: train ppl {math.exp(min(train_nll, 30.0)):.2f}, valid ppl "
+            f"{record['valid_perplexity']:.2f}, {record['seconds']:.1f} s, "
+            f"left {progress.left(_share_done(config, at, train_TB))}"
+        )
+        at.epoch, at.start, at.epoch_tokens = at.epoch + 1, 0, 0
+        at.evaluations += 1
+        states = model.encoder.initial_states(train_TB.shape[1])
+        epoch_nll = torch.zeros_like(epoch_nll)
+        epoch_began = time.monotonic()
+        finished = (
+            at.epoch >= config.epochs
+            or at.step == config.max_steps
+            or (fired and config.finetune is not None)
+        )
+        if not finished:
+            save()
+
+    world.wait()
+    load_model(folder / "model.safetensors", model)
+    valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
+    result = make_result(config, model, at.step, at.epoch, valid, test)
+    if world.is_first:
+        write_json(folder / "result.json", result)
+    progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")
+    events.close()
+    world.wait()
+    return result
+
+
+def draw_length(config: DataConfig, generator: torch.Generator) -> int:
+    """A window's length: `bptt` or, one time in twenty, half of it, plus noise; at least 5."""
+    if config.bptt_spread == 0.0:
+        return config.bptt
+    chance, noise = torch.rand((), generator=generator), torch.randn((), generator=generator)
+    center = config.bptt if chance.item() < 0.95 else config.bptt / 2.0
+    length = max(5, int(center + config.bptt_spread * noise.item()))
+    return length if config.bptt_excess is None else min(length, config.bptt + config.bptt_excess)
+
+
+def _mean(world: World, total: Tensor, tokens: int) -> float:
+    return world.mean(total).item() / tokens
+
+
+def _share_done(config: Config, at: Position, train_TB: Tensor) -> float:
+    by_epochs = (at.epoch + at.start / train_TB.shape[0]) / config.epochs
+    by_steps = at.step / config.max_steps if config.max_steps else 0.0
+    return min(1.0, max(by_epochs, by_steps))
+
+
+def _check_finite(what: str, nll: float, at: Position) -> None:
+    if not math.isfinite(nll):
+        raise ValueError(
+            f"The {what} loss is {nll} at step {at.step}: the run has diverged. "
+            "Lower optim.lr or optim.clip; the last saved state is untouched."
+        )

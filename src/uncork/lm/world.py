@@ -1,0 +1,110 @@
+"""The processes a run is spread over: one, or those `torchrun` started.
+
+Everything goes through `torch.distributed`; with one process every method is the identity.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among `size`, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @classmethod
+    def join(cls, device: str = "auto") -> "World":
+        """Read what `torchrun` set, if anything, and meet the other processes."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ.get("RANK", "0"))
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        place = torch.device(device)
+        if place.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"`device` must be available here; got {device!r}. Use device=cpu.")
+        if place.type == "cuda" and size > 1:
+            place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(place)
+        if size > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        return cls(rank, size, place)
+
+    def leave(self) -> None:
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The module to call in training: gradients are averaged over processes in backward."""
+        if self.size == 1:
+            return model
+        return DistributedDataParallel(model, broadcast_buffers=False)
+
+    def share(self, columns: int, name: str = "batch_size") -> slice:
+        """The columns of a global batch that are this process's."""
+        if columns % self.size:
+            raise ValueError(
+                f"`{name}` must be a multiple of the number of processes; got {columns} for {self.size}."
+            )
+        own = columns // self.size
+        return slice(self.rank * own, (self.rank + 1) * own)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over processes."""
+        if self.size == 1:
+            return value
+        value = value.clone()
+        dist.all_reduce(value)
+        return value / self.size
+
+    def agree(self, value: float) -> float:
+        """The first process's value: all must take the same branch."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.broadcast(shared, 0)
+        return float(shared.item())
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if self.size == 1:
+            return flag
+        shared = torch.tensor([float(flag)], device=self.device)
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return bool(shared.item())
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor (of one shape), by rank."""
+        if self.size == 1:
+            return [tensor]
+        local = tensor.to(self.device).contiguous()
+        parts = [torch.empty_like(local) for _ in range(self.size)]
+        dist.all_gather(parts, local)
+        return [part.to(tensor.device) for part in parts]
+
+    @contextmanager
+    def first_goes_first(self) -> Iterator[None]:
+        """The first process passes alone; the others follow when it is done."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
+
+    def wait(self) -> None:
+        """Let nobody pass before all are here."""
+        if self.size > 1:
+            dist.barrier()

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from uncork.lm import Config, FunctionConfig, HeadConfig, ModelConfig
+from uncork.lm.build import build_function
+from uncork.lm.config_io import from_dict, override, to_dict
+
+
+PLIF = HeadConfig(
+    kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 10, "init": "random"}, lr=0.02)
+)
+
+
+def test_json_round_trip():
+    config = Config(name="x", model=ModelConfig(head=PLIF), max_steps=7)
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_overrides_are_typed():
+    config = override(
+        Config(name="x", model=ModelConfig(head=PLIF)),
+        [
+            "optim.lr=20",
+            "seed=5",
+            "data.corpus=my/text",
+            "tensorboard=true",
+            "optim.clip=none",
+            "model.head.function.options.knots=99",
+            "optim.average=epoch",
+            "max_steps=3",
+        ],  # fmt: skip
+    )
+    assert config.optim.lr == 20.0 and isinstance(config.optim.lr, float)
+    assert (config.seed, config.data.corpus, config.tensorboard) == (5, "my/text", True)
+    assert (config.optim.clip, config.optim.average, config.max_steps) == (None, "epoch", 3)
+    assert config.model.head.function is not None
+    assert config.model.head.function.options == {"knots": 99, "init": "random"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("optim.lr", "must read `name=value`"),
+        ("optim.clipp=3", r"`optim.clipp` is not part .* mean `optim.clip`"),
+        ("seed=1.5", "`seed` must be int; got 1.5"),
+        ("seed=true", "`seed` must be int; got True"),
+        ("optim.average=sometimes", "got 'sometimes'"),
+        ("optim.lr=-1", "`optim.lr` must be positive; got -1"),
+        ("model.input_dropout=1", r"`model.input_dropout` must be a probability in \[0, 1\)"),
+        ("model.last_hidden=7", "`model.last_hidden` must equal `model.embedding`"),
+        ("model.head.kind=monotonic", "`head.function` must be given"),
+        ("seed.x=1", "`seed` is 141 and has no part named 'x'"),
+        ("precision=fp8", "`precision` must be"),
+    ],
+)
+def test_bad_overrides_say_what_is_wrong(assignment, message):
+    with pytest.raises(ValueError, match=message):
+        override(Config(name="x"), [assignment])
+
+
+def test_unknown_names_in_a_file_are_refused():
+    with pytest.raises(ValueError, match="`model.hiden` is not part"):
+        from_dict(Config, {"name": "x", "model": {"hiden": 3}})
+    with pytest.raises(ValueError, match="`name` must be given"):
+        from_dict(Config, {})
+
+
+def test_functions_are_built_by_public_name_only():
+    function = build_function(FunctionConfig(name="PLIF", options={"knots": 7}, frozen=True))
+    assert not any(p.requires_grad for p in function.parameters())
+    for name in ("os.system", "AbstractMonotone", "base"):
+        with pytest.raises(ValueError, match="`function.name` must be one of"):
+            build_function(FunctionConfig(name=name))
+    with pytest.raises(ValueError, match="`function.options` of PLIF must be among knots.*'knot'"):
+        build_function(FunctionConfig(name="PLIF", options={"knot": 7}))

@@ -1,0 +1,318 @@
+"""Runs: what they write, that they resume exactly, and how they fail."""
+
+import errno
+import json
+import math
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from uncork import results
+from uncork.lm import FunctionConfig, HeadConfig, Interrupted, evaluate, load_run, train
+from uncork.lm.build import build_corpus, build_model, build_optimizer
+from uncork.lm.corpus import batchify
+from uncork.lm.trainer import draw_length
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "lm_tiny.json"
+PLIF = HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 50}, lr=0.5))
+MIXTURE = HeadConfig(kind="mixture", components=3)
+HEADS = {"softmax": HeadConfig(), "plif": PLIF, "mixture": MIXTURE}
+
+
+def metrics(folder):
+    """What was measured, without how long it took."""
+    return [
+        {name: value for name, value in record.items() if "seconds" not in name}
+        for record in results.read_jsonl(folder / "metrics.jsonl")
+    ]
+
+
+def test_a_run_folder_holds_what_the_design_says(make_config, tmp_path):
+    result = train(make_config(), tmp_path / "run")
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.json", "metrics.jsonl", "model.safetensors", "provenance.json", "result.json", "state",
+        "words.json",
+    }  # fmt: skip
+    assert result == results.read_json(tmp_path / "run" / "result.json")
+    records = metrics(tmp_path / "run")
+    assert [r["epoch"] for r in records] == [1, 2, 3]
+    assert [r["averaging"] for r in records] == [False, False, True]
+    assert result["valid_nll"] == pytest.approx(min(r["valid_nll"] for r in records), rel=1e-6)
+    assert records[-1]["valid_nll"] < records[0]["valid_nll"] < math.log(300)
+
+
+def test_the_saved_model_is_the_one_that_was_scored(make_config, tmp_path):
+    result = train(make_config(MIXTURE), tmp_path / "run")
+    model, config, words = load_run(tmp_path / "run")
+    corpus = build_corpus(config.data)
+    assert list(corpus.words) == words
+    assert evaluate(model, batchify(corpus.test, 4), 20).nll == pytest.approx(result["test_nll"], rel=1e-9)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_golden_losses(make_config, tmp_path, head):
+    """Ten epochs of five steps each; the numbers were written by this code and must stay."""
+    config = make_config(HEADS[head], epochs=10)
+    config = replace(config, data=replace(config.data, limit_tokens=800))
+    train(config, tmp_path / "run")
+    got = [[r["train_nll"], r["valid_nll"]] for r in metrics(tmp_path / "run")]
+    if os.environ.get("UNCORK_WRITE_GOLDEN"):
+        stored = results.read_json(GOLDEN) if GOLDEN.exists() else {}
+        results.write_json(GOLDEN, stored | {head: got})
+    expected = results.read_json(GOLDEN)[head]
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-4, atol=0.0)
+
+
+class StopAfter:
+    """Sends this process a signal in the middle of a chosen optimizer step."""
+
+    def __init__(self, monkeypatch, step, number=signal.SIGTERM):
+        from uncork.lm.optim import AveragedSGD
+
+        self.count, original = 0, AveragedSGD.step
+
+        def step_and_signal(optimizer, *arguments, **keywords):
+            self.count += 1
+            if self.count == step:
+                os.kill(os.getpid(), number)
+            return original(optimizer, *arguments, **keywords)
+
+        monkeypatch.setattr(AveragedSGD, "step", step_and_signal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_stopped_run_resumes_bit_for_bit(make_config, tmp_path, monkeypatch, head, number):
+    config = make_config(HEADS[head])
+    train(config, tmp_path / "whole")
+    former = signal.getsignal(number)
+    for step in (30, 25):  # in the second epoch; then in the averaged third
+        with monkeypatch.context() as patch:
+            StopAfter(patch, step, number)
+            with pytest.raises(Interrupted, match="--resume") as stopped:
+                train(config, tmp_path / "parts", resume=True)
+        assert stopped.value.exit_code == 128 + number
+        assert signal.getsignal(number) is former
+    train(config, tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    for name in ("model.safetensors", "result.json"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_saving_inside_an_epoch_changes_nothing(make_config, tmp_path):
+    config = make_config()
+    train(config, tmp_path / "a")
+    train(replace(config, save_every=3), tmp_path / "b")
+    assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
+
+
+def test_a_finished_run_returns_its_result(make_config, tmp_path, monkeypatch):
+    config = make_config(epochs=1)
+    result = train(config, tmp_path)
+    monkeypatch.setattr("uncork.lm.trainer.build_corpus", lambda *a: pytest.fail("it trained again"))
+    assert train(config, tmp_path, resume=True) == result
+
+
+def test_a_run_is_not_overwritten_nor_resumed_as_another(make_config, tmp_path):
+    config = make_config(max_steps=2)
+    train(config, tmp_path)
+    with pytest.raises(ValueError, match="must be a new folder.*--resume"):
+        train(config, tmp_path)
+    other = replace(config, seed=4, optim=replace(config.optim, lr=7.0))
+    with pytest.raises(ValueError, match=r"optim.lr \(was 5.0, now 7.0\), seed \(was 3, now 4\)"):
+        train(other, tmp_path, resume=True)
+
+
+def test_another_corpus_is_not_resumed(make_config, tmp_path, monkeypatch):
+    config = make_config(save_every=2)
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 3)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path)
+    monkeypatch.setattr("uncork.lm.build.EMBEDDED_SEED", 9)
+    with pytest.raises(ValueError, match="corpus must be the one the run was started on"):
+        train(config, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("step-000000020", r"step 20 could not be saved.*step 1\d is untouched.*--resume"),
+        ("model.safetensors", r"disk is full.*last saved state is untouched.*--resume"),
+    ],
+)
+def test_a_full_disk_ends_the_run_with_its_last_state(make_config, tmp_path, monkeypatch, file, message):
+    config = make_config(save_every=10)
+    train(config, tmp_path / "whole")
+    original = results.os.replace
+
+    def full(source, target):
+        if file in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results.os, "replace", full)
+        with pytest.raises(OSError, match=message):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_a_damaged_state_is_named_and_the_one_before_continues(make_config, tmp_path, monkeypatch):
+    config = make_config(save_every=4)
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 15)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "run")
+    newest = sorted((tmp_path / "run" / "state").iterdir())[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="is damaged.*continue from step 12"):
+        train(config, tmp_path / "run", resume=True)
+    newest.unlink()
+    train(config, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_a_diverged_run_says_so(make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("uncork.lm.trainer.evaluate", lambda *a: type("S", (), {"nll": math.nan}))
+    with pytest.raises(ValueError, match="validation loss is nan at step .*Lower optim.lr"):
+        train(make_config(), tmp_path)
+
+
+def test_windows_follow_each_other_with_their_states_and_their_rates(make_config, tmp_path, monkeypatch):
+    from uncork.lm.awd_lstm import LanguageModel, Step
+    from uncork.lm.optim import AveragedSGD
+
+    calls, scales = [], []
+    forward, step = LanguageModel.forward, AveragedSGD.step
+
+    def watched(model, tokens_TB, states=None, target_TB=None):
+        out = forward(model, tokens_TB, states, target_TB)
+        if isinstance(out, Step):
+            calls.append((tokens_TB, states, target_TB, out.states))
+        return out
+
+    def watched_step(optimizer, *arguments, **keywords):
+        scales.append(keywords["scale"])
+        return step(optimizer, *arguments, **keywords)
+
+    monkeypatch.setattr(LanguageModel, "forward", watched)
+    monkeypatch.setattr(AveragedSGD, "step", watched_step)
+    config = make_config(epochs=2)
+    train(config, tmp_path)
+    stream_TB = batchify(build_corpus(config.data).train, 8)
+    at, before = 0, None
+    for (tokens_TB, states, target_TB, after), scale in zip(calls, scales, strict=True):
+        if at >= len(stream_TB) - 1:
+            at, before = 0, None  # the next epoch starts at the beginning, from zeros
+        length = len(tokens_TB)
+        assert torch.equal(tokens_TB, stream_TB[at : at + length])
+        assert torch.equal(target_TB, stream_TB[at + 1 : at + 1 + length])
+        assert scale == length / 20
+        for layer, state in enumerate(states):
+            for part, tensor in enumerate(state):
+                expected = torch.zeros_like(tensor) if before is None else before[layer][part]
+                assert torch.equal(tensor, expected) and not tensor.requires_grad
+        at, before = at + length, after
+    assert at == len(stream_TB) - 1 and len({len(c[0]) for c in calls}) > 3
+
+
+def test_every_parameter_moves_and_the_function_at_its_own_rate(make_config):
+    config = make_config(PLIF)
+    corpus = build_corpus(config.data)
+    model = build_model(config, corpus.num_words)
+    optimizer = build_optimizer(config, model)
+    assert [group["lr"] for group in optimizer.param_groups] == [5.0, 0.5]
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(model.parameters()))
+    function = {id(p) for n, p in model.named_parameters() if "function" in n}
+    assert {id(p) for p in optimizer.param_groups[1]["params"]} == function
+
+
+def test_averages_include_head_and_function(make_config, tmp_path, monkeypatch):
+    seen = {}
+    from uncork.lm import trainer
+
+    original = trainer.build_optimizer
+
+    def keep(config, model):
+        seen["model"], seen["optimizer"] = model, original(config, model)
+        return seen["optimizer"]
+
+    monkeypatch.setattr(trainer, "build_optimizer", keep)
+    train(make_config(PLIF), tmp_path)
+    averaged = {id(p) for p in seen["optimizer"].state}
+    assert averaged == {id(p) for p in seen["model"].parameters()}
+
+
+def test_the_backend_of_the_loss_can_be_chosen(make_config, tmp_path):
+    for backend in ("chunked", "reference"):
+        head = replace(PLIF, backend=backend)
+        train(make_config(head, epochs=1), tmp_path / backend)
+    first, second = (metrics(tmp_path / backend)[0]["valid_nll"] for backend in ("chunked", "reference"))
+    assert first == pytest.approx(second, rel=1e-5)
+
+
+def test_a_frozen_function_is_drawn_and_kept(make_config, tmp_path):
+    frozen = FunctionConfig(name="PLIF", options={"knots": 50, "init": "random"}, frozen=True)
+    config = make_config(HeadConfig(kind="monotonic", function=frozen), epochs=1)
+    corpus = build_corpus(config.data)
+    torch.manual_seed(config.seed)
+    start = build_model(config, corpus.num_words).get_parameter("head.function.v").detach().clone()
+    train(config, tmp_path)
+    trained, _, _ = load_run(tmp_path)
+    assert torch.equal(trained.get_parameter("head.function.v"), start) and start.std() > 0.5
+
+
+def test_finetuning_starts_from_the_best_model_and_stops_by_itself(make_config, tmp_path):
+    first = train(make_config(), tmp_path / "first")
+    config = make_config(epochs=60, finetune=str(tmp_path / "first"))
+    config = replace(config, optim=replace(config.optim, lr=30.0, patience=2))
+    result = train(config, tmp_path / "second")
+    records = metrics(tmp_path / "second")
+    assert all(r["averaging"] for r in records)
+    assert len(records) < 60, "the trigger must have ended it"
+    assert records[0]["valid_nll"] < metrics(tmp_path / "first")[0]["valid_nll"]
+    assert result["valid_nll"] <= first["valid_nll"] + 0.05
+
+
+def test_lengths_follow_the_reference_rule(make_config):
+    data = replace(make_config().data, bptt=70, bptt_spread=5.0)
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([draw_length(data, generator) for _ in range(4000)], dtype=torch.float64)
+    short = (lengths < 52).double().mean().item()
+    assert short == pytest.approx(0.05, abs=0.012)
+    assert lengths[lengths >= 52].mean().item() == pytest.approx(69.5, abs=0.4)  # int() cuts
+    assert lengths.min() >= 5
+    capped = replace(data, bptt_excess=2)
+    assert max(draw_length(capped, generator) for _ in range(500)) == 72
+    assert draw_length(replace(data, bptt_spread=0.0), generator) == 70
+
+
+def test_tensorboard_events_are_written_on_request(make_config, tmp_path):
+    pytest.importorskip("tensorboard")
+    train(make_config(epochs=1, tensorboard=True), tmp_path)
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_progress_tells_the_time_left(make_config, tmp_path, capsys):
+    train(make_config(log_every=5), tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert any("left 0:00:0" in line and "ms/step" in line for line in lines)
+    assert lines[-1].startswith("valid ppl")
+
+
+def test_metrics_are_json_lines(make_config, tmp_path):
+    train(make_config(epochs=2), tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert json.loads(lines[0])["valid_perplexity"] == pytest.approx(
+        math.exp(json.loads(lines[0])["valid_nll"])
+    )
