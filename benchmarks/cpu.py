@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import uncork
 from benchmarks import measure, table
+from uncork import ops
 from uncork.functions import PLIF, MonotoneNetwork, Scale
 from uncork.ops import cpu_pass, pointwise, torch_pass
 from uncork.results import provenance
@@ -142,7 +143,7 @@ def where_time_goes(name: str, problem: Problem, rounds: int = 3) -> dict[str, f
     step = step_of(name, problem)
     places = [(owner, attribute, "products") for owner, attribute in measure.MATRIX_PRODUCTS]
     places += [(cpu_pass.CpuPass, "run", "pass"), (torch_pass.TorchPass, "run", "pass")]
-    places += [(pointwise, "as_pointwise", "table"), (uncork.ops, "as_pointwise", "table")]
+    places += [(pointwise, "as_pointwise", "table"), (ops, "as_pointwise", "table")]
     step()
     with measure.stopwatch(places) as seconds:
         total = sum(measure.interleaved({name: step}, rounds, warm_up=0)[name].cpu)

@@ -124,7 +124,7 @@ class Case:
     target: Tensor
     bias: Tensor | None = None
     log_prior: Tensor | None = None
-    function: nn.Module | None = None
+    function: Any = None  # a module, or None
     options: dict[str, Any] = field(default_factory=dict)
     upstream: Tensor | None = None  # gradient of the loss handed to backward; None is 1
 
@@ -312,7 +312,7 @@ over_functions = pytest.mark.parametrize("function", ALL_FUNCTIONS)
 # Heads ----------------------------------------------------------------------------------------------
 
 
-ALL_HEADS: dict[str, Callable[..., heads.AbstractHead]] = {
+ALL_HEADS: dict[str, Callable[..., Any]] = {
     "softmax": heads.SoftmaxHead,
     "softmax_no_bias": lambda d, v, **to: heads.SoftmaxHead(d, v, bias=False, **to),
     "scale": lambda d, v, **to: heads.MonotonicHead(d, v, functions.Scale(1.3), **to),

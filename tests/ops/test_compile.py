@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import Unsupported
 
 import uncork
 from tests.helpers import Bend, assert_same
@@ -119,7 +120,7 @@ def test_a_users_module_breaks_the_graph_and_says_why():
     compiled = torch.compile(head, backend="aot_eager")
     assert_same(loss_and_gradients(compiled, head, hidden, target), expected, rtol=1e-6, atol=1e-7)
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="uncork.functions.Tabulated"):
+    with pytest.raises(Unsupported, match="uncork.functions.Tabulated"):
         torch.compile(head, fullgraph=True, backend="aot_eager")(hidden, target)
 
 

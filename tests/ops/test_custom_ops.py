@@ -1,10 +1,13 @@
 """Every custom op keeps torch's rules: schema, fake implementation, autograd registration."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.library import opcheck
 
-from tests.helpers import make_case
+import uncork
+from tests.helpers import gradients, make_case, our_loss
 from uncork.ops import custom, table
 from uncork.ops.pointwise import as_pointwise
 from uncork.ops.problem import Problem, compute_dtype
@@ -62,7 +65,8 @@ def test_gradients(sample):
     flat, needs = arguments(**SAMPLES[sample])
     detach = lambda t: t.detach() if isinstance(t, torch.Tensor) else t
     flat = tuple([detach(t) for t in a] if isinstance(a, list) else detach(a) for a in flat)
-    scale = torch.rand(len(flat[0]), dtype=compute_dtype(flat[0].dtype))
+    latent: Any = flat[0]
+    scale = torch.rand(len(latent), dtype=compute_dtype(latent.dtype))
     opcheck(custom.gradients, (*flat, scale, needs, 500, "chunked"))
 
 
@@ -84,3 +88,37 @@ def test_piecewise_linear(dtype, shape):
     values = torch.rand(9, dtype=torch.float64).cumsum(0).requires_grad_()
     opcheck(table.piecewise_linear, (x, values, 2.0))
     opcheck(table.piecewise_linear_backward, (torch.randn_like(x), x, values, 2.0))
+
+
+def losses_and_gradients(op, flat, *rest, upstream=None):
+    """Of an op called as it is: the loss, and the gradients of all its differentiable arguments."""
+    leaves = [t for t in (*flat[:4], *flat[4]) if t is not None]
+    loss = op(*flat, *rest)
+    loss = loss[0] if isinstance(loss, list) else loss
+    upstream = torch.ones_like(loss) if upstream is None else upstream
+    for _ in range(2):  # the second pass, over a retained graph, must give the same
+        yield loss, torch.autograd.grad(loss, leaves, upstream, retain_graph=True)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s != "empty"])
+def test_ops_equal_the_plain_path(sample):
+    """torch.compile runs the ops, everything else a plain autograd function: both give the same."""
+    keywords = {"leading": (5,), "dtype": torch.float32} | SAMPLES[sample]
+    for reduction in ("mean", "none"):
+        case = make_case(**keywords, reduction=reduction)
+        with uncork.chunk_bytes(500):
+            expected = gradients(our_loss(case, "chunked"), case)
+        flat, needs = arguments(**keywords)
+        op, rest = (custom.reduced_loss, ("mean",)) if reduction == "mean" else (custom.token_losses, ())
+        results = losses_and_gradients(op, flat, *rest, needs, 500, "chunked", upstream=case.upstream)
+        for loss, found in results:
+            torch.testing.assert_close(loss, expected["loss"])
+            torch.testing.assert_close(found[0].reshape(case.input.shape), expected["input"])
+            torch.testing.assert_close(found[2 if case.log_prior is not None else 1], expected["weight"])
+
+
+def test_ops_refuse_second_derivatives():
+    flat, needs = arguments()
+    loss = custom.reduced_loss(*flat, "mean", needs, 500, "chunked")[0]
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(loss, flat[0], create_graph=True)

@@ -4,7 +4,9 @@ It does what the custom ops do with less overhead per call, and it can take a fu
 callable, which is evaluated exactly, by autograd on the chunk.
 """
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +65,10 @@ def loss_outside_graph(
     problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
 ) -> Tensor:
     """The same, where torch.compile must break its graph: a custom op cannot take a callable."""
-    return loss(problem, reduction, needs, size, backend)
+    run: Any = loss
+    if "torch._dynamo" in sys.modules:  # outside the graph, but not to be compiled piece by piece either
+        run = torch.compiler.disable(loss)
+    return run(problem, reduction, needs, size, backend)
 
 
 # What torch.compiler.disable sets; that function itself would import the whole compiler, two seconds of it.

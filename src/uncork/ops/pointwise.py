@@ -114,7 +114,12 @@ def value_and_vjp(
         case "scale":
             a = form.tensors[0]
             along = lambda g: [(g * z).sum(dtype=torch.float64)] if tensors_need_grad else []
-            return z * a, lambda g: (along(g), g.mul_(a))[::-1]
+
+            def scale_vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
+                dtensors = along(g)  # before g is overwritten
+                return g.mul_(a), dtensors
+
+            return z * a, scale_vjp
         case "sigsoftmax":
             slope = generalized_sigsoftmax_slope
             return value(form, z), lambda g: (g * slope(z, *form.constants), [])

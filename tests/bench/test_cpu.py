@@ -5,7 +5,8 @@ import csv
 import pytest
 import torch
 
-from benchmarks import __main__ as command, cpu, measure, table
+import benchmarks.__main__ as command
+from benchmarks import cpu, measure, table
 
 
 def test_gate_is_green():
