@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from uncork.cli.info import info
+from uncork.cli.theory import theory
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"info": info}
+COMMANDS: dict[str, Callable[..., Any]] = {"info": info, "theory": theory}
 
 
 def main(arguments: list[str] | None = None) -> int:
