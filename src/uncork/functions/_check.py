@@ -1,0 +1,30 @@
+"""Checks of constructor arguments."""
+
+import math
+from typing import Any
+
+from uncork.ops.validate import number
+
+
+def finite(name: str, value: Any) -> float:
+    """`value` as a float, if it is a finite number."""
+    number(name, value)
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, got {value}.")
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` as a float, if it is finite and above 0."""
+    if finite(name, value) <= 0:
+        raise ValueError(f"`{name}` must be above 0, got {value}.")
+    return float(value)
+
+
+def at_least(name: str, value: Any, least: int) -> int:
+    """`value` itself, if it is an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an int, got {value!r}.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+    return value

@@ -1,0 +1,35 @@
+"""What every increasing function is: elementwise, increasing, with a known slope."""
+
+import abc
+
+import torch
+from torch import Tensor, nn
+
+from uncork.ops.pointwise import Pointwise
+
+
+class AbstractMonotone(nn.Module, abc.ABC):
+    """An increasing function applied to every logit before the softmax.
+
+    A class of your own needs `forward` alone: without `pointwise` the chunked loss evaluates it exactly, by
+    autograd on each chunk.
+    """
+
+    @abc.abstractmethod
+    def forward(self, z: Tensor) -> Tensor:
+        """f(z), elementwise."""
+
+    @abc.abstractmethod
+    def derivative(self, z: Tensor) -> Tensor:
+        """f'(z), elementwise; the slope to the right where f has a corner."""
+
+    def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise | None:
+        """The form the fused losses take, its tensors in `dtype`; None asks for exact evaluation."""
+        return None
+
+
+def inverse_softplus(value: float) -> float:
+    """v with softplus(v) = value."""
+    v = torch.tensor(value, dtype=torch.float64)
+    # log(exp(value) - 1), written so that large values do not overflow.
+    return float(v + torch.log(-torch.expm1(-v)))

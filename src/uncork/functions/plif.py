@@ -1,0 +1,125 @@
+"""The piecewise-linear increasing function of Ganea et al. (2019)."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from uncork.functions._check import at_least, positive
+from uncork.functions.base import AbstractMonotone, inverse_softplus
+from uncork.ops import table
+from uncork.ops.pointwise import Pointwise
+from uncork.ops.validate import floating
+
+
+class PLIF(AbstractMonotone):
+    """f(x) = F_i + s_i (x - l_i) on k equal intervals of [-T, T], with slopes s_i = softplus(v_i) > 0.
+
+    Knots l_i = -T + i d, d = 2T/k; F_i = -T + d (s_0 + ... + s_{i-1}). The end pieces continue
+    outside the bound, so f is a bijection of the real line. With every slope 1 it is the identity.
+
+    Arguments:
+        knots: k, the number of intervals, at least 2.
+        bound: T, above 0. See `outside_share` and `fit_bound_`.
+        init: "identity" (every slope 1: a head over a trained model starts as that model), or
+            "random" (the authors' v ~ N(0, 1) + log(e - 1)).
+        seed: makes "random" repeatable; None draws from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        knots: int = 100_000,
+        bound: float = 20.0,
+        init: Literal["identity", "random"] = "identity",
+        seed: int | None = None,
+        *,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        self.knots = at_least("knots", knots, 2)
+        self.bound = positive("bound", bound)
+        if init not in ("identity", "random"):
+            raise ValueError(f'`init` must be "identity" or "random", got {init!r}.')
+        self.init = init
+        self.seed = None if seed is None else at_least("seed", seed, 0)
+        self.v = nn.Parameter(torch.empty(knots, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start again from `init`."""
+        one = inverse_softplus(1.0)
+        if self.init == "identity":
+            nn.init.constant_(self.v, one)
+            return
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        noise = torch.randn(self.knots, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            self.v.copy_(noise + one)
+
+    @property
+    def slopes(self) -> Tensor:
+        """s_0 .. s_{k-1}, positive."""
+        return softplus(self.v)
+
+    def table(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """F_i and s_i for i < k in `dtype`, differentiable.
+
+        The cumulative sum runs over up to a million terms: in float64, whatever the dtype.
+        """
+        slope = softplus(self.v.double())
+        step = 2.0 * self.bound / self.knots
+        value = torch.cumsum(slope, 0).sub(slope).mul(step).sub(self.bound)
+        return value.to(dtype), slope.to(dtype)
+
+    def forward(self, z: Tensor) -> Tensor:
+        # A bfloat16 logit near 10 is known to 0.06, which is 156 knots: the table is read in float32.
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        return table.piecewise_linear(z, *self.table(z.dtype), self.bound)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        index, _ = table.locate(z.detach(), self.knots, self.bound)
+        return self.table(z.dtype)[1][index]
+
+    def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
+        return Pointwise("table", (self.bound, 0.0), self.table(dtype))
+
+    @torch.no_grad()
+    def outside_share(self, logits: Tensor) -> float:
+        """The share of `logits` outside [-T, T], where only the two end slopes act."""
+        if floating("logits", logits).numel() == 0:
+            raise ValueError("`logits` must not be empty: a share of nothing is not defined.")
+        return (logits.abs() > self.bound).double().mean().item()
+
+    @torch.no_grad()
+    def fit_bound_(self, logits: Tensor, margin: float = 0.1) -> float:
+        """Set the bound to cover `logits` with `margin` to spare, keep the function, return the bound.
+
+        The new slopes are means of the old function over the new intervals: equal where the old was
+        linear, and f at the new knots is unchanged up to a constant, which cancels in the softmax.
+        """
+        if floating("logits", logits).numel() == 0:
+            raise ValueError("`logits` must not be empty: there is nothing to fit the bound to.")
+        largest = logits.abs().amax().item()
+        if not (math.isfinite(largest) and largest > 0):
+            raise ValueError(f"`logits` must be finite and not all 0, got a largest size of {largest}.")
+        bound = largest * (1.0 + positive("margin", margin))
+        old = self.table(torch.float64)
+        evaluate = lambda x: table.evaluate(x, *old, self.bound)
+        _, slope = table.tabulate(evaluate, self.knots, bound, torch.float64, self.v.device)
+        self.v.copy_(slope + torch.log(-torch.expm1(-slope)))
+        self.bound = bound
+        return bound
+
+    def get_extra_state(self) -> Tensor:
+        """The bound goes with the slopes: a table read with another bound is another function."""
+        return torch.tensor(self.bound, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.bound = positive("bound", float(state))
+
+    def extra_repr(self) -> str:
+        return f"knots={self.knots}, bound={self.bound:g}, init={self.init!r}"

@@ -1,0 +1,42 @@
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from uncork.functions._check import positive
+from uncork.functions.base import AbstractMonotone, inverse_softplus
+from uncork.ops.pointwise import Pointwise
+
+
+class Scale(AbstractMonotone):
+    """f(z) = a z with a = softplus(v) learned: an inverse temperature.
+
+    The control for every learnable function: it changes the slope of f and nothing else.
+
+    Arguments:
+        init: the value a starts from, above 0.
+    """
+
+    def __init__(self, init: float = 1.0, *, device=None, dtype=None) -> None:
+        super().__init__()
+        start = inverse_softplus(positive("init", init))
+        self.v = nn.Parameter(torch.tensor(start, device=device, dtype=dtype or torch.get_default_dtype()))
+
+    @property
+    def a(self) -> Tensor:
+        """The factor, positive."""
+        return softplus(self.v)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z * self._factor(z.dtype)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return self._factor(z.dtype).expand_as(z)
+
+    def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
+        return Pointwise("scale", tensors=(self._factor(dtype),))
+
+    def _factor(self, dtype: torch.dtype) -> Tensor:
+        return softplus(self.v.double()).to(dtype)
+
+    def extra_repr(self) -> str:
+        return f"a={self.a.item():.6g}"

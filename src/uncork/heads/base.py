@@ -1,0 +1,138 @@
+"""What every head is: hidden states in, scores, a loss, predictions or samples out."""
+
+import abc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uncork.ops.chunked import budget
+
+
+class AbstractHead(nn.Module, abc.ABC):
+    """The output layer of a classifier over `num_classes` words.
+
+    It has a parameter `weight` (num_classes, width), which may be tied to an embedding, and `bias`
+    (num_classes,) or None. Training calls `head(hidden, target)`, so that wrappers see a forward.
+    """
+
+    in_features: int
+    num_classes: int
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    @abc.abstractmethod
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Scores (..., V) whose softmax is the model's distribution; at least float32."""
+
+    @abc.abstractmethod
+    def loss(self, hidden: Tensor, target: Tensor, **keywords: Any) -> Tensor:
+        """The loss, with every keyword given. Call the head itself instead: it fills them in."""
+
+    @abc.abstractmethod
+    def ranking(self, hidden: Tensor) -> Tensor:
+        """Anything (..., V) in the order of the probabilities."""
+
+    def forward(
+        self,
+        hidden: Tensor,
+        target: Tensor | None = None,
+        *,
+        weight: Tensor | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        backend: str = "auto",
+    ) -> Tensor:
+        """Scores (..., V) of `hidden` (..., D), or the loss against `target`.
+
+        The keywords belong to the loss; they are those of `uncork.linear_cross_entropy`.
+        """
+        keywords = {
+            "weight": weight,
+            "reduction": reduction,
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+            "z_loss": z_loss,
+            "backend": backend,
+        }
+        if target is not None:
+            return self.loss(hidden, target, **keywords)
+        if weight is not None or (reduction, ignore_index, label_smoothing, z_loss, backend) != (
+            "mean", -100, 0.0, 0.0, "auto",
+        ):  # fmt: skip
+            raise ValueError(
+                "`target` is needed for a loss: loss keywords were given without one. Pass "
+                "head(hidden, target, ...), or head(hidden) for scores."
+            )
+        return self.scores(hidden)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities of every word, (..., V)."""
+        return self.scores(hidden).log_softmax(-1)
+
+    @torch.no_grad()
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most probable word, (...); tokens go in chunks, so no N x V tensor is held."""
+        flat_ND = hidden.reshape(-1, hidden.shape[-1])
+        length = max(1, budget() // (4 * self.num_classes * max(1, self._rows_per_token())))
+        words = [self.ranking(part_ND).argmax(-1) for part_ND in flat_ND.split(length)]
+        flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
+        return flat_N.reshape(hidden.shape[:-1])
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """One word per token, (...), drawn from the model's distribution.
+
+        Arguments:
+            temperature: divides log-probabilities; above 0.
+            top_k: keep the k most probable words.
+            top_p: keep the fewest most probable words whose mass reaches this, in (0, 1].
+            generator: makes the draw repeatable.
+        """
+        _check_sampling(temperature, top_k, top_p)
+        log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes) / temperature
+        if top_k is not None and top_k < self.num_classes:
+            smallest_N1 = log_p_NV.topk(top_k, dim=-1).values[:, -1:]
+            log_p_NV = log_p_NV.masked_fill(log_p_NV < smallest_N1, -torch.inf)
+        p_NV = log_p_NV.softmax(-1)
+        if top_p is not None and top_p < 1.0:
+            p_NV = _nucleus(p_NV, top_p)
+        if len(p_NV) == 0:
+            return torch.empty(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
+        return torch.multinomial(p_NV, 1, generator=generator).reshape(hidden.shape[:-1])
+
+    def _rows_per_token(self) -> int:
+        return 1
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}, bias={self.bias is not None}"
+
+
+def _nucleus(p_NV: Tensor, top_p: float) -> Tensor:
+    """Zero outside the smallest set of words of mass `top_p`; the most probable word always stays."""
+    ordered_NV, index_NV = p_NV.sort(dim=-1, descending=True)
+    before_NV = ordered_NV.cumsum(-1) - ordered_NV
+    kept_NV = ordered_NV.masked_fill(before_NV >= top_p, 0.0)
+    return torch.zeros_like(p_NV).scatter_(-1, index_NV, kept_NV)
+
+
+def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    if not 0.0 < temperature < float("inf"):
+        raise ValueError(
+            f"`temperature` must be finite and above 0, got {temperature}. For the most probable word use "
+            "head.predict(hidden)."
+        )
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise ValueError(f"`top_k` must be an int of at least 1, or None, got {top_k!r}.")
+    if top_p is not None and not 0.0 < top_p <= 1.0:
+        raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}.")

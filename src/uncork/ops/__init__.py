@@ -1,0 +1,142 @@
+"""Losses of the output layer as functions of tensors. No modules here: see `uncork.heads`."""
+
+import torch
+from torch import Tensor, nn
+
+from uncork.ops import dispatch, validate
+from uncork.ops.chunked import chunk_bytes as chunk_bytes, detect_nonfinite as detect_nonfinite
+from uncork.ops.pointwise import as_pointwise, exactly
+from uncork.ops.problem import Problem, compute_dtype
+from uncork.ops.scores import autocast_operands, scores as scores
+
+
+__all__ = [
+    "chunk_bytes",
+    "detect_nonfinite",
+    "linear_cross_entropy",
+    "mixture_cross_entropy",
+    "scores",
+]
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    function: nn.Module | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    backend: str = "auto",
+) -> Tensor:
+    """`cross_entropy(function(linear(input, linear_weight, linear_bias)), target)`, without the logits.
+
+    Arguments:
+        input: hidden states (..., D).
+        linear_weight: (V, D), of the dtype of `input`.
+        target: word indices (...), or distributions over words (..., V) of floating dtype.
+        linear_bias: (V,) or None.
+        function: an increasing elementwise module such as `uncork.functions.PLIF()`; None is softmax.
+        weight: class weights (V,); "mean" then divides by the sum of the targets' weights, as torch does.
+        reduction: "mean" over tokens not ignored, "sum", or "none".
+        ignore_index: targets with this value add nothing.
+        label_smoothing: mass moved from the target to the uniform distribution, in [0, 1].
+        z_loss: factor of logsumexp(f(z))^2, added to the loss of each token.
+        backend: "auto", "chunked" or "reference".
+
+    Returns:
+        The loss, float64 for float64 input and float32 otherwise: a scalar, or (...) for "none".
+    """
+    input, linear_weight, linear_bias = autocast_operands(input, linear_weight, linear_bias)
+    validate.weights(linear_weight, linear_bias)
+    validate.hidden("input", input, linear_weight)
+    latent_NKD = input.reshape(-1, 1, input.shape[-1])
+    return _loss(
+        latent_NKD, None, linear_weight, linear_bias, target, tuple(input.shape[:-1]),
+        function, weight, reduction, ignore_index, label_smoothing, z_loss, backend,
+    )  # fmt: skip
+
+
+def mixture_cross_entropy(
+    latent: Tensor,
+    log_prior: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    function: nn.Module | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    backend: str = "auto",
+) -> Tensor:
+    """-log sum_k exp(log_prior_k) softmax(function(linear(latent_k, linear_weight, linear_bias)))_target.
+
+    Arguments:
+        latent: K vectors per token (..., K, D).
+        log_prior: log of the mixture weights (..., K), normalised: a log_softmax.
+        z_loss: factor of the mean over components of logsumexp(f(z_k))^2.
+
+    The other arguments, and what is returned, are those of `linear_cross_entropy`.
+    """
+    latent, linear_weight, linear_bias = autocast_operands(latent, linear_weight, linear_bias)
+    validate.weights(linear_weight, linear_bias)
+    validate.hidden("latent", latent, linear_weight)
+    if latent.dim() < 2:
+        raise ValueError(
+            "`latent` must have shape (..., components, width), "
+            f"got {tuple(latent.shape)}. For one component use linear_cross_entropy."
+        )
+    if validate.floating("log_prior", log_prior).shape != latent.shape[:-1]:
+        raise ValueError(
+            f"`log_prior` must have the leading shape of `latent`, {tuple(latent.shape[:-1])}, got "
+            f"{tuple(log_prior.shape)}."
+        )
+    components, width = latent.shape[-2:]
+    if components < 1:
+        raise ValueError("`latent` must have at least one component, got 0.")
+    return _loss(
+        latent.reshape(-1, components, width), log_prior.reshape(-1, components),
+        linear_weight, linear_bias, target, tuple(latent.shape[:-2]),
+        function, weight, reduction, ignore_index, label_smoothing, z_loss, backend,
+    )  # fmt: skip
+
+
+def _loss(
+    latent_NKD: Tensor, log_prior_NK: Tensor | None, linear_weight: Tensor, linear_bias: Tensor | None,
+    target: Tensor, leading: tuple[int, ...], function: nn.Module | None, weight: Tensor | None,
+    reduction: str, ignore_index: int, label_smoothing: float, z_loss: float, backend: str,
+) -> Tensor:  # fmt: skip
+    """Check what is common, flatten, dispatch, restore the leading shape."""
+    words, device = len(linear_weight), linear_weight.device
+    validate.target(target, leading, words, device)
+    validate.class_weight(weight, words, device)
+    validate.options(reduction, ignore_index, label_smoothing, z_loss)
+    validate.function(function, device)
+    backend = dispatch.resolve(backend)
+    flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
+    with torch.autocast(device.type, enabled=False):
+        if backend == "reference":
+            form = exactly(function)
+        else:
+            form = as_pointwise(function, compute_dtype(linear_weight.dtype), device)
+        problem = Problem(
+            latent_NKD=latent_NKD,
+            log_prior_NK=log_prior_NK,
+            weight_VD=linear_weight,
+            bias_V=linear_bias,
+            target=flat_target,
+            class_weight_V=weight,
+            form=form,
+            ignore_index=ignore_index,
+            label_smoothing=float(label_smoothing),
+            z_loss=float(z_loss),
+        )
+        loss = dispatch.loss(problem, reduction, backend)
+    return loss.reshape(leading) if reduction == "none" else loss

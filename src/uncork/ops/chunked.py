@@ -1,0 +1,201 @@
+"""The loss and its gradients over chunks of tokens: three matrix products, no N x V tensor.
+
+For each chunk: logits = x W^T (one product); one pass over them gives f, logsumexp and the loss and turns
+them into dL/dz; dL/dx = dz W and dL/dW += dz^T x (two products). Gradients are written while the chunk is
+there, so nothing is computed twice. The weight gradient is summed in float32 or better.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from uncork.ops import cpu_pass, matmul, torch_pass
+from uncork.ops.problem import Problem
+
+
+DEFAULT_CHUNK_BYTES = 64 * 2**20
+
+_chunk_bytes: ContextVar[int] = ContextVar("uncork_chunk_bytes", default=DEFAULT_CHUNK_BYTES)
+_detect_nonfinite: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", default=False)
+
+
+@contextlib.contextmanager
+def chunk_bytes(size: int) -> Iterator[None]:
+    """Set the memory that a chunk of logits and all that is made of it may take, inside this block.
+
+    The default is 64 MiB. A chunk is never less than one token.
+    """
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"`size` must be an int, a number of bytes, got {size!r}.")
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB.")
+    token = _chunk_bytes.set(size)
+    try:
+        yield
+    finally:
+        _chunk_bytes.reset(token)
+
+
+@contextlib.contextmanager
+def detect_nonfinite() -> Iterator[None]:
+    """Raise `FloatingPointError` when a logit is NaN or infinite, inside this block.
+
+    It reads the logits back, so on an accelerator every loss waits for the device: for debugging.
+    """
+    token = _detect_nonfinite.set(True)
+    try:
+        yield
+    finally:
+        _detect_nonfinite.reset(token)
+
+
+def budget() -> int:
+    """The byte budget in force."""
+    return _chunk_bytes.get()
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which gradients somebody asked for."""
+
+    latent: bool = False
+    log_prior: bool = False
+    weight: bool = False
+    bias: bool = False
+    function: bool = False
+
+    @property
+    def any(self) -> bool:
+        return any(vars(self).values())
+
+
+@dataclass
+class Outcome:
+    """The loss of each token and the gradients asked for; what was not asked for is None."""
+
+    loss_N: Tensor
+    latent_NKD: Tensor | None = None
+    log_prior_NK: Tensor | None = None
+    weight_VD: Tensor | None = None
+    bias_V: Tensor | None = None
+    tensors: tuple[Tensor, ...] = ()
+
+
+def run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) -> Outcome:
+    """Losses of all tokens and, with the upstream gradient `row_scale_N` of each, the gradients."""
+    device_type = problem.latent_NKD.device.type
+    with torch.no_grad(), torch.autocast(device_type, enabled=False):
+        return _run(problem, row_scale_N if needs.any else None, needs, size)
+
+
+def _run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) -> Outcome:
+    tokens, components, _ = problem.latent_NKD.shape
+    words = len(problem.weight_VD)
+    chunk_pass = cpu_pass if cpu_pass.usable(problem) else torch_pass
+    length = _chunk_length(problem, chunk_pass, size)
+    outcome = _allocate(problem, needs)
+    weight_VD = matmul.widened(problem.weight_VD)
+    buffer = problem.latent_NKD.new_empty(length * components, words, dtype=problem.dtype)
+    for start in range(0, tokens, length):
+        part = problem.tokens(start, min(start + length, tokens))
+        count = len(part.latent_NKD)
+        x_ND = matmul.widened(part.latent_NKD).reshape(count * components, -1)
+        logits_NV = matmul.logits(x_ND, weight_VD, part.bias_V, buffer[: count * components])
+        if _detect_nonfinite.get():
+            _raise_if_nonfinite(logits_NV, start, components)
+        scale_N = None if row_scale_N is None else row_scale_N[start : start + count]
+        result = chunk_pass.run(part, logits_NV.view(count, components, words), scale_N, needs.function)
+        _collect(outcome, result, x_ND, weight_VD, start)
+    return _finished(outcome, problem)
+
+
+def _chunk_length(problem: Problem, chunk_pass, size: int) -> int:
+    """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
+    tokens, components, _ = problem.latent_NKD.shape
+    fixed = cpu_pass.scratch_bytes(problem) if chunk_pass is cpu_pass else 0
+    per_token = components * len(problem.weight_VD) * chunk_pass.bytes_per_logit(problem)
+    most = max(1, (size - fixed) // max(per_token, 1))
+    chunks = max(1, -(-tokens // most))
+    return max(1, -(-tokens // chunks))
+
+
+def _allocate(problem: Problem, needs: Needs) -> Outcome:
+    """Empty results; sums over tokens start at zero in the dtype they are summed in."""
+    latent, dtype = problem.latent_NKD, problem.dtype
+    outcome = Outcome(latent.new_empty(len(latent), dtype=dtype))
+    if needs.latent:
+        outcome.latent_NKD = torch.empty_like(latent, memory_format=torch.contiguous_format)
+    if needs.log_prior and problem.log_prior_NK is not None:
+        outcome.log_prior_NK = torch.empty_like(problem.log_prior_NK, memory_format=torch.contiguous_format)
+    if needs.weight:
+        make = torch.zeros if len(latent) == 0 else torch.empty
+        outcome.weight_VD = make(problem.weight_VD.shape, dtype=dtype, device=latent.device)
+    if needs.bias and problem.bias_V is not None:
+        outcome.bias_V = torch.zeros_like(problem.bias_V, dtype=dtype)
+    if needs.function:
+        outcome.tensors = tuple(
+            torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32))
+            if problem.form.kind == "callable"
+            else torch.zeros_like(t, dtype=torch.float64)
+            for t in problem.form.tensors
+        )
+    return outcome
+
+
+def _collect(
+    outcome: Outcome,
+    result: torch_pass.ChunkResult,
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    start: int,
+) -> None:
+    """Add one chunk's share to every result."""
+    count = len(result.loss_N)
+    outcome.loss_N[start : start + count] = result.loss_N
+    if result.dlogits_NKV is None:
+        return
+    for total, term in zip(outcome.tensors, result.dtensors, strict=True):
+        total += term
+    if outcome.log_prior_NK is not None:
+        assert result.dlog_prior_NK is not None
+        outcome.log_prior_NK[start : start + count] = result.dlog_prior_NK
+    dlogits_NV = result.dlogits_NKV.reshape(len(x_ND), -1)
+    if outcome.bias_V is not None:
+        outcome.bias_V += dlogits_NV.sum(0)
+    dlogits_NV = dlogits_NV.to(x_ND.dtype)
+    if outcome.latent_NKD is not None:
+        rows = outcome.latent_NKD[start : start + count].view(len(x_ND), -1)
+        if rows.dtype == weight_VD.dtype:
+            torch.mm(dlogits_NV, weight_VD, out=rows)
+        else:
+            rows.copy_(dlogits_NV @ weight_VD)
+    if outcome.weight_VD is not None:
+        matmul.add_outer(outcome.weight_VD, dlogits_NV, x_ND, first=start == 0)
+
+
+def _finished(outcome: Outcome, problem: Problem) -> Outcome:
+    """Sums in the dtype of what they are gradients of."""
+    if outcome.weight_VD is not None:
+        outcome.weight_VD = outcome.weight_VD.to(problem.weight_VD.dtype)
+    if outcome.bias_V is not None and problem.bias_V is not None:
+        outcome.bias_V = outcome.bias_V.to(problem.bias_V.dtype)
+    outcome.tensors = tuple(
+        total.to(t.dtype) for total, t in zip(outcome.tensors, problem.form.tensors, strict=False)
+    )
+    return outcome
+
+
+def _raise_if_nonfinite(logits_NV: Tensor, start: int, components: int) -> None:
+    bad = ~torch.isfinite(logits_NV)
+    if not bad.any():
+        return
+    row, word = bad.nonzero()[0].tolist()
+    raise FloatingPointError(
+        f"logits must be finite: {int(bad.sum())} of this chunk are not, the first at token "
+        f"{start + row // components}, word {word} ({logits_NV[row, word].item()}). Look for NaN or "
+        "infinity in `input`, `linear_weight` and `linear_bias`."
+    )

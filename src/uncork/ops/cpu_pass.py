@@ -1,0 +1,237 @@
+"""The compiled form of the chunk pass for CPU: `cpu_pass.c`, built once with the machine's C compiler.
+
+Nothing is installed: the first float32 loss on CPU compiles one file (about a second) into the user's
+cache folder. Without a compiler, or if the build fails, `status()` says why and the torch pass is used.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from uncork.ops.problem import Problem
+from uncork.ops.torch_pass import ChunkResult
+
+
+KINDS = {"identity": 0, "scale": 1, "table": 2}
+SOURCE = Path(__file__).with_name("cpu_pass.c")
+# No -ffast-math: the exponential and the order of sums are written to be fast without it.
+FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+LINKING = ["-shared", "-fPIC", "-pthread"]
+
+_enabled: ContextVar[bool] = ContextVar("uncork_cpu_pass", default=True)
+
+
+class _Pass(ctypes.Structure):
+    """Field for field the `Pass` of cpu_pass.c."""
+
+    _fields_ = [
+        ("z", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
+        ("components", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+        ("target", ctypes.c_void_p),
+        ("dense", ctypes.c_void_p),
+        ("token_weight", ctypes.c_void_p),
+        ("row_scale", ctypes.c_void_p),
+        ("log_prior", ctypes.c_void_p),
+        ("z_loss", ctypes.c_float),
+        ("kind", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("value", ctypes.c_void_p),
+        ("slope", ctypes.c_void_p),
+        ("knots", ctypes.c_int64),
+        ("bound", ctypes.c_double),
+        ("loss", ctypes.c_void_p),
+        ("d_log_prior", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
+    ]
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Use the torch pass inside this block, to compare the two or to rule one out."""
+    token = _enabled.set(False)
+    try:
+        yield
+    finally:
+        _enabled.reset(token)
+
+
+def status() -> str:
+    """One line: that the compiled pass is in use, or why it is not."""
+    return "compiled" if _library() is not None else f"torch ({_failure()})"
+
+
+def usable(problem: Problem) -> bool:
+    """Whether the compiled pass covers this problem: float32 on CPU, a known function, no smoothing."""
+    return (
+        _enabled.get()
+        and problem.latent_NKD.device.type == "cpu"
+        and problem.dtype == torch.float32
+        and problem.form.kind in KINDS
+        and problem.label_smoothing == 0.0
+        and (not problem.dense or problem.latent_NKD.shape[1] == 1)
+        and _library() is not None
+    )
+
+
+def scratch_bytes(problem: Problem) -> int:
+    """What the pass allocates beside the logits, whatever the chunk's length."""
+    _, components, _ = problem.latent_NKD.shape
+    row = components * len(problem.weight_VD) * 8
+    sums = 16 * problem.form.tensors[0].numel() if problem.form.kind == "table" else 8
+    return torch.get_num_threads() * (row + sums)
+
+
+def bytes_per_logit(problem: Problem) -> int:
+    """The logits themselves, and a float32 copy of dense targets."""
+    return 8 if problem.dense else 4
+
+
+def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, function_grad: bool) -> ChunkResult:
+    """As `torch_pass.run`; the gradient overwrites `logits_NKV`."""
+    library = _library()
+    assert library is not None and logits_NKV.is_contiguous()
+    tokens, components, words = logits_NKV.shape
+    form = problem.form
+    threads = max(1, min(torch.get_num_threads(), tokens))
+    knots = form.tensors[0].numel() if form.kind == "table" else 0
+    sums = None
+    if function_grad and row_scale_N is not None and form.tensors:
+        sums = torch.zeros(threads, max(knots, 1), 2 if knots else 1, dtype=torch.float64)
+    loss_N = torch.empty(tokens, dtype=torch.float32)
+    dlog_prior_NK = torch.empty(tokens, components) if row_scale_N is not None else None
+    # Kept in a list: the structure holds addresses only, and a freed tensor's address is no good.
+    held: list[Tensor] = []
+
+    def address(tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
+        if tensor is None:
+            return None
+        held.append(tensor.detach().to(dtype).contiguous())
+        return held[-1].data_ptr()
+
+    failed = library.uncork_pass(
+        ctypes.byref(
+            _Pass(
+                z=logits_NKV.data_ptr(),
+                tokens=tokens,
+                components=components,
+                words=words,
+                target=None if problem.dense else address(_marked(problem), torch.int64),
+                dense=address(problem.distribution_NV()) if problem.dense else None,
+                token_weight=address(problem.token_weight_N()),
+                row_scale=address(row_scale_N),
+                log_prior=address(problem.log_prior_NK),
+                z_loss=problem.z_loss,
+                kind=KINDS[form.kind],
+                scale=form.tensors[0].item() if form.kind == "scale" else 1.0,
+                value=address(form.tensors[0]) if knots else None,
+                slope=address(form.tensors[1]) if knots else None,
+                knots=max(knots, 1),
+                bound=form.constants[0] if knots else 1.0,
+                loss=loss_N.data_ptr(),
+                d_log_prior=None if dlog_prior_NK is None else dlog_prior_NK.data_ptr(),
+                sums=None if sums is None else sums.data_ptr(),
+                threads=threads,
+            )
+        )
+    )
+    if failed:
+        raise MemoryError(f"no memory for the scratch of {threads} rows of {words} words")
+    dtensors = () if sums is None else _gradients(sums.sum(0), form.kind)
+    if row_scale_N is None:
+        return ChunkResult(loss_N)
+    return ChunkResult(loss_N, logits_NKV, dlog_prior_NK, dtensors)
+
+
+def _gradients(sums: Tensor, kind: str) -> tuple[Tensor, ...]:
+    return (sums[0, 0],) if kind == "scale" else (sums[:, 0], sums[:, 1])
+
+
+def _marked(problem: Problem) -> Tensor:
+    """Targets with every ignored one as -1, whatever `ignore_index` is."""
+    return problem.target.where(problem.valid_N(), -1)
+
+
+@functools.cache
+def _build() -> tuple[ctypes.CDLL | None, str]:
+    """The loaded library and "", or None and the reason."""
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler is None:
+        return None, "no C compiler found"
+    reason = ""
+    for target in (["-march=native"], []):
+        command = [compiler, *FLAGS, *LINKING, *target]
+        try:
+            library = ctypes.CDLL(str(_compiled(command)))
+            library.uncork_pass.argtypes = [ctypes.POINTER(_Pass)]
+            library.uncork_pass.restype = ctypes.c_int
+            return library, ""
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{Path(compiler).name} failed: {error}".splitlines()[0]
+    return None, reason
+
+
+def _library() -> ctypes.CDLL | None:
+    return _build()[0]
+
+
+def _failure() -> str:
+    return _build()[1] or "switched off"
+
+
+def _compiled(command: list[str]) -> Path:
+    """The shared library for this source, compiler and processor, built unless it is there."""
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(source + "\0".join([*command, _processor()]).encode()).hexdigest()[:16]
+    path = _cache_folder() / f"cpu_pass-{key}.so"
+    if path.exists():
+        return path
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
+    os.close(handle)
+    try:
+        subprocess.run(
+            [*command, "-o", temporary, str(SOURCE), "-lm"],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        os.replace(temporary, path)  # another process may have built it meanwhile: same bytes
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+def _cache_folder() -> Path:
+    """A folder only this user can write to: what lies there is loaded as code."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = root / "uncork"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="uncork-"))
+
+
+def _processor() -> str:
+    """What -march=native depends on: a cache may be shared between machines."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        return next(line for line in text.splitlines() if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return platform.machine() + platform.processor()

@@ -1,0 +1,50 @@
+"""From arguments to a backend: the one table of backends, and what "auto" means."""
+
+import torch
+from torch import Tensor
+
+from uncork.ops import chunked, custom, exact, reference, validate
+from uncork.ops.problem import Problem
+
+
+def _chunked_loss(problem: Problem, reduction: str) -> Tensor:
+    needs = _needs(problem)
+    size = chunked.budget()
+    if problem.form.kind == "callable":
+        return exact.loss(problem, reduction, needs, size)
+    arguments = custom.flattened(problem)
+    if reduction == "none":
+        return custom.token_losses(*arguments, needs, size)
+    return custom.reduced_loss(*arguments, reduction, needs, size)[0]
+
+
+def _reference_loss(problem: Problem, reduction: str) -> Tensor:
+    if not torch.compiler.is_compiling():  # reading values would break the graph
+        validate.values(problem)
+    return reference.loss(problem, reduction)
+
+
+BACKENDS = {"reference": _reference_loss, "chunked": _chunked_loss}
+
+
+def resolve(backend: str) -> str:
+    """The name of the backend that will run; asking for one that cannot raises."""
+    if backend == "auto":
+        return "chunked"
+    if backend not in BACKENDS:
+        names = ", ".join(["auto", *BACKENDS])
+        raise ValueError(f"`backend` must be one of {names}, got {backend!r}.")
+    return backend
+
+
+def loss(problem: Problem, reduction: str, backend: str) -> Tensor:
+    """Run the problem on a backend."""
+    return BACKENDS[backend](problem, reduction)
+
+
+def _needs(problem: Problem) -> list[bool]:
+    """Which gradients will be asked for: latent, log_prior, weight, bias, the function's tensors."""
+    four = (problem.latent_NKD, problem.log_prior_NK, problem.weight_VD, problem.bias_V)
+    wanted = [t is not None and t.requires_grad for t in four]
+    wanted.append(any(t.requires_grad for t in problem.form.tensors))
+    return [torch.is_grad_enabled() and want for want in wanted]

@@ -1,0 +1,149 @@
+"""Increasing functions in the form an op takes: a kind, constants, tensors. No modules here.
+
+`value` and `vjp` are the definition of each kind in plain torch. Kernels carry the same kinds; what has
+no closed form there comes as a table, and what is not known here at all as a callable.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from uncork.ops import table
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """One increasing function: `kind` names the formula, the rest are its parameters.
+
+    kind                    constants             tensors
+    identity
+    scale                                         (a,)            a z
+    sigsoftmax              (shift, steepness)                    k(z-c)+c-(k-1)softplus(z-c)
+    softcap                 (cap, -)                               c tanh(z/c)
+    table                   (bound, -)            (value, slope)  see `uncork.ops.table`
+    callable                                      parameters      call(z), differentiated by autograd
+    """
+
+    kind: str
+    constants: tuple[float, float] = (0.0, 0.0)
+    tensors: tuple[Tensor, ...] = ()
+    call: Callable[[Tensor], Tensor] | None = None
+
+
+IDENTITY = Pointwise("identity")
+
+
+def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
+    """The form of a function module, its tables in `dtype`; a stranger's module is a callable."""
+    form = function.pointwise(dtype, device) if hasattr(function, "pointwise") else None
+    return exactly(function) if form is None else form
+
+
+def exactly(function: Any) -> Pointwise:
+    """The module itself, never a table: what the reference evaluates."""
+    if function is None:
+        return IDENTITY
+    return Pointwise("callable", tensors=tuple(function.parameters()), call=function)
+
+
+def generalized_sigsoftmax(z: Tensor, shift: float, steepness: float) -> Tensor:
+    """k(z-c) + c - (k-1) softplus(z-c); (c, k) = (0, 2) is Sigsoftmax."""
+    moved = z - shift
+    return steepness * moved + shift - (steepness - 1.0) * softplus(moved)
+
+
+def generalized_sigsoftmax_slope(z: Tensor, shift: float, steepness: float) -> Tensor:
+    """k - (k-1) sigmoid(z-c)."""
+    return steepness - (steepness - 1.0) * torch.sigmoid(z - shift)
+
+
+def softcap(z: Tensor, cap: float) -> Tensor:
+    """c tanh(z/c)."""
+    return cap * torch.tanh(z / cap)
+
+
+def softcap_slope(z: Tensor, cap: float) -> Tensor:
+    """1 - tanh(z/c)^2."""
+    return 1.0 - torch.tanh(z / cap).square()
+
+
+def value(form: Pointwise, z: Tensor) -> Tensor:
+    """f(z), differentiable by autograd."""
+    match form.kind:
+        case "identity":
+            return z
+        case "scale":
+            return z * form.tensors[0]
+        case "sigsoftmax":
+            return generalized_sigsoftmax(z, *form.constants)
+        case "softcap":
+            return softcap(z, form.constants[0])
+        case "table":
+            return table.piecewise_linear(z, *form.tensors, form.constants[0])
+        case "callable":
+            assert form.call is not None
+            return form.call(z)
+    raise AssertionError(f"unknown kind {form.kind!r}")
+
+
+def value_and_vjp(
+    form: Pointwise, z: Tensor, tensors_need_grad: bool
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, list[Tensor]]]]:
+    """f(z), and a function g -> (g f'(z), gradients of the form's tensors).
+
+    Both run once per chunk and share what they can; g may be overwritten.
+    """
+    match form.kind:
+        case "identity":
+            return z, lambda g: (g, [])
+        case "scale":
+            a = form.tensors[0]
+            return z * a, lambda g: (g * a, [(g * z).sum(dtype=torch.float64)])
+        case "sigsoftmax":
+            slope = generalized_sigsoftmax_slope
+            return value(form, z), lambda g: (g * slope(z, *form.constants), [])
+        case "softcap":
+            return value(form, z), lambda g: (g * softcap_slope(z, form.constants[0]), [])
+        case "table":
+            return _table_value_and_vjp(form, z, tensors_need_grad)
+        case "callable":
+            return _callable_value_and_vjp(form, z, tensors_need_grad)
+    raise AssertionError(f"unknown kind {form.kind!r}")
+
+
+def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
+    values, slopes = form.tensors
+    index, offset = table.locate(z, values.numel(), form.constants[0])
+    slope = slopes[index]
+
+    def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
+        sums = table.interval_sums(index, offset, g, values.numel()) if tensors_need_grad else ()
+        return g * slope, list(sums)
+
+    return values[index].addcmul_(slope, offset), vjp
+
+
+def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
+    call = form.call
+    assert call is not None
+    parameters = [t for t in form.tensors if t.requires_grad] if tensors_need_grad else []
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        # Autocast would round the logits to bfloat16 inside a stranger's matmul.
+        with torch.autocast(z.device.type, enabled=False):
+            f = call(leaf)
+
+    def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
+        dz, *given = torch.autograd.grad(f, [leaf, *parameters], g.to(f.dtype), allow_unused=True)
+        grads = iter(given)
+        answer = []
+        for t in form.tensors if tensors_need_grad else ():
+            grad = next(grads) if t.requires_grad else None
+            answer.append(torch.zeros_like(t) if grad is None else grad)
+        return torch.zeros_like(z) if dz is None else dz, answer
+
+    return f.detach(), vjp

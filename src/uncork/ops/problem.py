@@ -1,0 +1,93 @@
+"""What a loss is a function of, flattened: the one argument every backend takes.
+
+Shapes: N tokens, K mixture components (1 for a plain head), D width, V words.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from uncork.ops.pointwise import Pointwise
+
+
+@dataclass(frozen=True)
+class Problem:
+    """-log sum_k prior_k softmax(f(W latent_k + b))_target for each of N tokens, and its options."""
+
+    latent_NKD: Tensor
+    log_prior_NK: Tensor | None
+    weight_VD: Tensor
+    bias_V: Tensor | None
+    target: Tensor  # (N,) int64, or (N, V) floating
+    class_weight_V: Tensor | None
+    form: Pointwise
+    ignore_index: int
+    label_smoothing: float
+    z_loss: float
+
+    @property
+    def dense(self) -> bool:
+        return self.target.is_floating_point()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of logits, probabilities and sums: float64 if the input is, else float32."""
+        return compute_dtype(self.latent_NKD.dtype)
+
+    @property
+    def one_word(self) -> bool:
+        """Whether each token's target is a single word, so that no distribution need be built."""
+        return not self.dense and self.label_smoothing == 0.0
+
+    def valid_N(self) -> Tensor:
+        """Which tokens count; a dense target always does."""
+        if self.dense:
+            return torch.ones(len(self.target), dtype=torch.bool, device=self.target.device)
+        return self.target != self.ignore_index
+
+    def word_N(self) -> Tensor:
+        """The target word, 0 in place of an ignored one so that it can index."""
+        return self.target.where(self.valid_N(), 0)
+
+    def token_weight_N(self) -> Tensor:
+        """The class weight of each token's word, 0 if ignored; 1 for dense targets."""
+        weight_N = self.valid_N().to(self.dtype)
+        if self.dense or self.class_weight_V is None:
+            return weight_N
+        return weight_N * self.class_weight_V.to(self.dtype)[self.word_N()]
+
+    def denominator(self) -> Tensor:
+        """What "mean" divides by: the sum of token weights, as torch does (tokens if dense)."""
+        return self.token_weight_N().sum()
+
+    def distribution_NV(self) -> Tensor:
+        """The target of every token as weights over words: smoothed, times class weights."""
+        if self.dense:
+            q_NV = self.target.to(self.dtype)
+        else:
+            q_NV = torch.zeros(
+                len(self.target), len(self.weight_VD), dtype=self.dtype, device=self.target.device
+            )
+            q_NV.scatter_(1, self.word_N()[:, None], self.valid_N().to(self.dtype)[:, None])
+        if self.label_smoothing:
+            uniform_N = self.valid_N().to(self.dtype) * (self.label_smoothing / len(self.weight_VD))
+            q_NV = q_NV * (1.0 - self.label_smoothing) + uniform_N[:, None]
+        if self.class_weight_V is not None:
+            q_NV = q_NV * self.class_weight_V.to(self.dtype)
+        return q_NV
+
+    def tokens(self, start: int, stop: int) -> "Problem":
+        """The same problem for some of the tokens."""
+        prior = self.log_prior_NK
+        return replace(
+            self,
+            latent_NKD=self.latent_NKD[start:stop],
+            log_prior_NK=None if prior is None else prior[start:stop],
+            target=self.target[start:stop],
+        )
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Logits are never held below float32: see the numerics page of the documentation."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

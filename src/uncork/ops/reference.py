@@ -1,0 +1,40 @@
+"""The definition of every loss, in plain torch; it materialises everything and autograd does the rest."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from uncork.ops import pointwise
+from uncork.ops.problem import Problem
+
+
+def token_losses(problem: Problem) -> Tensor:
+    """The loss of each token, (N,). Ignored tokens give 0."""
+    dtype = problem.dtype
+    bias = None if problem.bias_V is None else problem.bias_V.to(dtype)
+    logits_NKV = linear(problem.latent_NKD.to(dtype), problem.weight_VD.to(dtype), bias)
+    scores_NKV = pointwise.value(problem.form, logits_NKV)
+    lse_NK = scores_NKV.logsumexp(-1)
+    log_p_NKV = scores_NKV - lse_NK[..., None]
+    if problem.log_prior_NK is not None:
+        log_p_NKV = log_p_NKV + problem.log_prior_NK.to(dtype)[..., None]
+    log_p_NV = log_p_NKV.logsumexp(1)
+    if problem.one_word:
+        log_p_N = log_p_NV.gather(1, problem.word_N()[:, None])[:, 0]
+        loss_N = -problem.token_weight_N() * log_p_N
+    else:
+        q_NV = problem.distribution_NV()
+        # A word of weight 0 adds 0 even where its log-probability is -inf.
+        loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
+    if problem.z_loss:
+        loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
+    return loss_N
+
+
+def loss(problem: Problem, reduction: str) -> Tensor:
+    """The loss under one of the three reductions."""
+    loss_N = token_losses(problem)
+    if reduction == "none":
+        return loss_N
+    total = loss_N.sum()
+    return total if reduction == "sum" else total / problem.denominator()

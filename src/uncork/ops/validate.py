@@ -1,0 +1,184 @@
+"""Checks of what users pass in: the argument, the rule, what came, the remedy.
+
+All but `values` read shapes and dtypes and run anywhere. `values` reads the targets themselves and does so
+on CPU only: on an accelerator it would wait for the device.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uncork.ops.problem import Problem
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def tensor(name: str, value: Any) -> Tensor:
+    """`value` itself, if it is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}.")
+    return value
+
+
+def floating(name: str, value: Any) -> Tensor:
+    """`value` itself, if it is a tensor of floating dtype."""
+    if not tensor(name, value).is_floating_point():
+        raise TypeError(
+            f"`{name}` must have a floating dtype, got {value.dtype}. Convert it, e.g. with .float()."
+        )
+    return value
+
+
+def weights(linear_weight: Any, linear_bias: Any) -> None:
+    """`linear_weight` (V, D) and `linear_bias` (V,) or None."""
+    if floating("linear_weight", linear_weight).dim() != 2:
+        raise ValueError(f"`linear_weight` must have shape (words, width), got {tuple(linear_weight.shape)}.")
+    if linear_bias is None:
+        return
+    words = len(linear_weight)
+    if floating("linear_bias", linear_bias).shape != (words,):
+        raise ValueError(
+            f"`linear_bias` must have shape ({words},), one per row of `linear_weight`, "
+            f"got {tuple(linear_bias.shape)}."
+        )
+
+
+def hidden(name: str, value: Any, linear_weight: Tensor) -> None:
+    """`value` (..., D) with the width, dtype and device of `linear_weight`."""
+    width = linear_weight.shape[1]
+    if floating(name, value).dim() < 1 or value.shape[-1] != width:
+        raise ValueError(
+            f"`{name}` must end in the width of `linear_weight`, {width}, got shape "
+            f"{tuple(value.shape)}. Project it first, or pass the weight it was made for."
+        )
+    same(name, value, "linear_weight", linear_weight)
+
+
+def same(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """The two agree in dtype and device."""
+    if value.dtype != other.dtype:
+        raise TypeError(
+            f"`{name}` and `{other_name}` must have one dtype, got {value.dtype} and {other.dtype}. "
+            f"Convert one of them, or use torch.autocast."
+        )
+    if value.device != other.device:
+        raise ValueError(
+            f"`{name}` and `{other_name}` must be on one device, got {value.device} and "
+            f"{other.device}. Move one of them with .to()."
+        )
+
+
+def target(value: Any, leading: tuple[int, ...], words: int, device: torch.device) -> None:
+    """Integer (...) or floating (..., V), without gradient."""
+    tensor("target", value)
+    if value.dtype == torch.bool or value.is_complex():
+        raise TypeError(
+            f"`target` must hold word indices (an integer dtype) or distributions (a floating one), "
+            f"got {value.dtype}."
+        )
+    dense = value.is_floating_point()
+    expected = (*leading, words) if dense else leading
+    if tuple(value.shape) != expected:
+        kind = "distributions over words" if dense else "word indices"
+        raise ValueError(
+            f"`target` of {kind} must have shape {expected}, got {tuple(value.shape)}. Its leading "
+            "dimensions are those of the input."
+        )
+    if value.requires_grad:
+        raise ValueError("`target` must not require gradients: none is computed. Pass target.detach().")
+    if value.device != device:
+        raise ValueError(f"`target` must be on {device} as the input is, got {value.device}.")
+
+
+def class_weight(value: Any, words: int, device: torch.device) -> None:
+    """Class weights (V,) or None."""
+    if value is None:
+        return
+    if floating("weight", value).shape != (words,):
+        raise ValueError(
+            f"`weight` (class weights) must have shape ({words},), got {tuple(value.shape)}. The matrix "
+            "of the linear layer goes into `linear_weight`."
+        )
+    if value.requires_grad:
+        raise ValueError("`weight` must not require gradients: none is computed. Pass weight.detach().")
+    if value.device != device:
+        raise ValueError(f"`weight` must be on {device} as the input is, got {value.device}.")
+
+
+def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any) -> None:
+    """The scalar keywords."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"`reduction` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}.")
+    if not isinstance(ignore_index, int) or isinstance(ignore_index, bool):
+        raise TypeError(f"`ignore_index` must be an int, got {ignore_index!r}.")
+    number("label_smoothing", label_smoothing)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"`label_smoothing` must lie in [0, 1], got {label_smoothing}.")
+    number("z_loss", z_loss)
+    if not 0.0 <= z_loss < float("inf"):
+        raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}.")
+
+
+def number(name: str, value: Any) -> None:
+    """A real number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"`{name}` must be a number, got {value!r}.")
+
+
+def function(value: Any, device: torch.device) -> None:
+    """None, or a module on the device of the input."""
+    if value is not None and not isinstance(value, nn.Module):
+        raise TypeError(
+            "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
+            f"{type(value).__name__}"
+            + (" (a class: make an instance of it)." if isinstance(value, type) else ".")
+        )
+    if value is None:
+        return
+    for name, parameter in value.named_parameters():
+        if parameter.device != device:
+            raise ValueError(
+                f"`function` must be on {device} as the input is, but its {name} is on "
+                f"{parameter.device}. Move it with .to()."
+            )
+
+
+def values(problem: Problem) -> None:
+    """Targets in range, distributions that are ones; on CPU only, see the module's head."""
+    given = problem.target
+    if given.device.type != "cpu" or given.numel() == 0:
+        return
+    if problem.dense:
+        _distributions(given)
+        return
+    words = len(problem.weight_VD)
+    low, high = given.aminmax()
+    if low >= 0 and high < words:
+        return
+    outside = ((given < 0) | (given >= words)) & (given != problem.ignore_index)
+    if outside.any():
+        position = int(outside.nonzero()[0])
+        raise ValueError(
+            f"`target` must lie in [0, {words}) or equal ignore_index={problem.ignore_index}, got "
+            f"{int(given[position])} for token {position}. Check the vocabulary, or pass that "
+            "value as `ignore_index`."
+        )
+
+
+def _distributions(given: Tensor) -> None:
+    total = given.sum(-1, dtype=torch.promote_types(given.dtype, torch.float32))
+    # Written so that NaN fails too.
+    if not bool(given.amin() >= 0):
+        raise ValueError(
+            f"`target` distributions must not be negative or NaN, got {float(given.amin())}. Pass "
+            "probabilities, not logits: e.g. logits.softmax(-1)."
+        )
+    tolerance = 1e-3 if given.dtype in (torch.float32, torch.float64) else 3e-2
+    if not bool(((total - 1).abs() <= tolerance).all()):
+        worst = float(total[(total - 1).abs().argmax()])
+        raise ValueError(
+            f"`target` distributions must sum to 1 (within {tolerance}), got a sum of {worst:.6g}. "
+            "Divide by target.sum(-1, keepdim=True)."
+        )
