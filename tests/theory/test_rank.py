@@ -48,9 +48,7 @@ def test_zero_and_half_precision_matrices():
     assert rank_report(torch.eye(3, dtype=torch.bfloat16)).dtype == "float32"
 
 
-@pytest.mark.parametrize(
-    "matrix, words", [(torch.zeros(3), "2 dimensions"), (torch.eye(2).log(), "finite")]
-)
+@pytest.mark.parametrize("matrix, words", [(torch.zeros(3), "2 dimensions"), (torch.eye(2).log(), "finite")])
 def test_bad_input(matrix, words):
     with pytest.raises(ValueError, match=words):
         rank_report(matrix)

@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from uncork.results import provenance, read_json, write_json
 from uncork.synthetic import metrics
 from uncork.synthetic.config import Cell, Settings
@@ -82,8 +80,3 @@ def _plain(settings: Settings) -> dict[str, Any]:
     values = asdict(settings)
     values["rates"] = list(settings.rates)
     return values
-
-
-def threads_for(workers: int) -> int:
-    """Threads each of `workers` processes may use without getting into each other's way."""
-    return max(1, torch.get_num_threads() // workers)

@@ -53,11 +53,11 @@ class Settings:
     """Passes over the trial contexts per learning rate."""
     trial_contexts: int = 8192
     """Contexts in the search, at most."""
-    batches: int = 16
+    batches: int = 8
     """Steps per pass over the contexts."""
-    max_passes: int = 200
+    max_passes: int = 300
     """Safety limit; a fit that reaches it is reported as not converged."""
-    tolerance: float = 2e-3
+    tolerance: float = 1e-3
     """A plateau: the average relative fall of the KL per pass, over `patience` passes, is below this."""
     patience: int = 4
     """Length of the window in which progress is judged, in passes."""

@@ -1,9 +1,10 @@
 """Fit one head to one task: words shared, one free vector per context, Adam, until nothing improves.
 
 A pass visits every context once, in `batches` batches. A step moves the shared parameters and the batch's own
-context vectors; each batch keeps its own Adam state, so every context vector has seen as many steps as there were passes.
-Progress is the average KL(P||Q) of a pass. At a plateau the learning rate falls; the plateau after the last fall ends the fit.
-The learning rate is the best of `settings.rates` on a subset of the contexts: the same search, with the same budget, for each head.
+context vectors; each batch keeps its own Adam state, so every context vector has seen as many steps as there
+were passes. Progress is the average KL(P||Q) of a pass. At a plateau the learning rate falls; the plateau
+after the last fall ends the fit. The learning rate is the best of `settings.rates` on a subset of the
+contexts: the same search, with the same budget, for each head.
 """
 
 import math

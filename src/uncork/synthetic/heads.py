@@ -13,8 +13,9 @@ LEARNED_FUNCTIONS = ("temperature", "monotone", "plif")
 def build_head(name: str, width: int, vocabulary: int, settings: Settings) -> nn.Module:
     """A fresh head; the caller seeds torch's generator.
 
-    Learnable functions are evaluated through one table of `settings.table` intervals in training and evaluation alike: the
-    function measured is the function trained, also beyond the bound, where the end pieces continue.
+    Learnable functions are evaluated through one table of `settings.table` intervals in training and
+    evaluation alike: the function measured is the function trained, also beyond the bound, where the end
+    pieces continue.
     """
     if name == "softmax":
         return SoftmaxHead(width, vocabulary, bias=False)

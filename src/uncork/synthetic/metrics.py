@@ -1,7 +1,9 @@
-"""What a fit is worth: KL, mode matching, cross-entropy over its floor, and how much of it is the bottleneck's.
+"""What a fit is worth: KL, mode matching, cross-entropy over its floor, and how much of it is the
+bottleneck's.
 
-For Linear-Softmax the cross-entropy is convex in h, so for the learned words W the best possible KL over h is computed with a
-duality-gap certificate (`uncork.theory.cross_entropy`). What the fit has above it is optimisation error; what remains is the price of the width.
+For Linear-Softmax the cross-entropy is convex in h, so for the learned words W the best possible KL over h is
+computed with a duality-gap certificate (`uncork.theory.cross_entropy`). What the fit has above it is
+optimisation error; what remains is the price of the width.
 """
 
 from typing import Any
@@ -50,7 +52,9 @@ def _rows(task: Task, components: int) -> int:
 
 @torch.no_grad()
 def certify(fit: Fit, task: Task, contexts: int) -> dict[str, float]:
-    """The best KL over h for the learned words, on the first `contexts` contexts, beside the KL reached there."""
+    """The best KL over h for the learned words, on the first `contexts` contexts, beside the KL reached
+    there.
+    """
     contexts = min(contexts, task.contexts)
     weight = fit.head.weight.detach().double()
     hidden = fit.hidden()[:contexts]

@@ -62,12 +62,8 @@ def raw_slopes(function: Function, knots: int, bound: float) -> Tensor:
     values = function(knot_positions(knots, bound))
     slopes = values.diff() / (2 * bound / knots)
     if (slopes <= 0).any():
-        raise ValueError(
-            "`function` must increase strictly between knots: softplus never reaches slope 0."
-        )
-    return slopes + torch.log(
-        -torch.expm1(-slopes)
-    )  # the inverse of softplus, stable for small slopes
+        raise ValueError("`function` must increase strictly between knots: softplus never reaches slope 0.")
+    return slopes + torch.log(-torch.expm1(-slopes))  # the inverse of softplus, stable for small slopes
 
 
 def measure(

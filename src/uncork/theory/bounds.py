@@ -86,9 +86,7 @@ def fit_squared_error(log_prob: Tensor, width: int, seed: int = 0, steps: int = 
     target = log_prob.double()
     if width == 0:  # every word equally likely: there is nothing to fit
         return squared_error(target, torch.zeros_like(target).log_softmax(0))
-    left, sigma, right = torch.linalg.svd(
-        target - target.mean(0, keepdim=True), full_matrices=False
-    )
+    left, sigma, right = torch.linalg.svd(target - target.mean(0, keepdim=True), full_matrices=False)
     scale = sigma[:width].sqrt()
     generator = torch.Generator().manual_seed(seed)
     jitter = 1e-3 * torch.randn(len(target), width, generator=generator, dtype=torch.float64)

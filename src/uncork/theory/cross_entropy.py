@@ -99,13 +99,9 @@ def _newton_step(probability: Tensor, weight: Tensor, moment: Tensor) -> Tensor:
     width = weight.shape[1]
     mean = probability @ weight
     products = (weight[:, :, None] * weight[:, None, :]).reshape(len(weight), -1)
-    covariance = (probability @ products).reshape(-1, width, width) - mean[:, :, None] * mean[
-        :, None
-    ]
+    covariance = (probability @ products).reshape(-1, width, width) - mean[:, :, None] * mean[:, None]
     scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-30)
-    ridge = (
-        1e-11 * scale[:, None, None] * torch.eye(width, dtype=weight.dtype, device=weight.device)
-    )
+    ridge = 1e-11 * scale[:, None, None] * torch.eye(width, dtype=weight.dtype, device=weight.device)
     rest = moment - mean
     step = torch.zeros_like(rest)
     for _ in range(3):  # refinement removes what the ridge leaves, so that R meets the constraints

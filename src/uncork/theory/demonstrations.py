@@ -42,16 +42,12 @@ class Demonstration:
         return {**asdict(self), "as_expected": self.as_expected}
 
 
-def _at_least(
-    statement: str, computed: str, left: float, right: float, **kind: bool
-) -> Demonstration:
+def _at_least(statement: str, computed: str, left: float, right: float, **kind: bool) -> Demonstration:
     holds = left >= right - 1e-9 * abs(right)
     return Demonstration(statement, computed, float(left), ">=", float(right), holds, **kind)
 
 
-def _equal(
-    statement: str, computed: str, left: float, right: float, tolerance: float = 0
-) -> Demonstration:
+def _equal(statement: str, computed: str, left: float, right: float, tolerance: float = 0) -> Demonstration:
     holds = abs(left - right) <= tolerance
     return Demonstration(statement, computed, float(left), "=", float(right), holds)
 
@@ -134,9 +130,7 @@ def theorem_3_and_lemma_4(seed: int) -> Iterator[Demonstration]:
         built.rank_given,
         7,
     )
-    yield _at_least(
-        "Theorem 3", "rank g(A) against rank f(A), exact", built.rank(matrix), built.rank_given
-    )
+    yield _at_least("Theorem 3", "rank g(A) against rank f(A), exact", built.rank(matrix), built.rank_given)
     slopes = built.function.slopes()
     yield _at_least("Theorem 3, g increases", "least slope of g, exact", float(min(slopes)), 0.5)
     squares = increasing_function(matrix, lambda x: Fraction(x) ** 2)
@@ -217,9 +211,7 @@ def ranks(seed: int) -> Iterator[Demonstration]:
     matrix = draw(50, 3) @ draw(3, 80) + 1e-8 * draw(50, 80)
     report = rank_report(matrix)
     text = "rank-3 matrix plus noise of 1e-8: {} against {}"
-    yield _equal(
-        "Press rank counts noise", text.format("Press rank", "full rank"), report.press_rank, 50
-    )
+    yield _equal("Press rank counts noise", text.format("Press rank", "full rank"), report.press_rank, 50)
     yield _equal(
         "Effective rank does not",
         text.format("effective rank at 1e-5", "3"),

@@ -49,9 +49,7 @@ def distinct_entries(matrix: Any) -> DistinctEntries | None:
     columns = _matching(allowed)
     if columns is None:
         return None
-    return DistinctEntries(
-        tuple(columns), frozenset(row[j] for row, j in zip(entries, columns, strict=True))
-    )
+    return DistinctEntries(tuple(columns), frozenset(row[j] for row, j in zip(entries, columns, strict=True)))
 
 
 def _matching(allowed: list[list[int]]) -> list[int] | None:
