@@ -1,0 +1,146 @@
+"""Sentences made from numbers: what each figure shows, and what becomes of the paper's claim."""
+
+from collections.abc import Sequence
+from statistics import mean
+
+from uncork.report.summary import LABELS, LMS, METRICS, Comparison, Panel, compare
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+def verdict(found: Sequence[Comparison]) -> list[str]:
+    """The paper's claim, head by head: LMS beats Linear-Softmax and MoS on both metrics in most cells."""
+    lines = []
+    for head in LMS:
+        mine = [c for c in found if c.head == head]
+        if not mine:
+            continue
+        both = sum(all(c.ahead.values()) for c in mine)
+        holds = "holds" if 2 * both > len(mine) else "does not hold"
+        lines.append(
+            f"{LABELS[head]} beats both Linear-Softmax and MoS on both metrics in {share(both, len(mine))} "
+            f"combinations of vocabulary, concentration and width: the claim of “most cases” {holds} for it. "
+            f"On the KL alone it is ahead in {sum(c.ahead['kl'] for c in mine)}, on mode matching alone in "
+            f"{sum(c.ahead['mode_matching'] for c in mine)}; by more than two standard deviations over seeds "
+            f"in {sum(c.clear['kl'] for c in mine)} and {sum(c.clear['mode_matching'] for c in mine)}."
+        )
+        lines.append(_where(head, mine))
+    return lines
+
+
+def _where(head: str, mine: Sequence[Comparison]) -> str:
+    """Whether the gain is largest at low width and large vocabulary, as claimed."""
+    by_size = {
+        m: mean(c.gain for c in mine if c.setting.vocabulary == m) for m in {c.setting.vocabulary for c in mine}
+    }
+    by_width = {w: mean(c.gain for c in mine if c.width == w) for w in {c.width for c in mine}}
+    low, high = min(by_width), max(by_width)
+    small, large = min(by_size), max(by_size)
+    widest = max(by_width, key=by_width.__getitem__)
+    text = (
+        f"Against the better of the two its KL is lower by {percent(by_width[low])} on average at width {low} "
+        f"and by {percent(by_width[high])} at width {high}"
+    )
+    if len(by_width) > 2:
+        text += f", most at width {widest} ({percent(by_width[widest])})"
+    if small != large:
+        text += f"; by {percent(by_size[small])} at M = {small:,} and {percent(by_size[large])} at M = {large:,}"
+    as_claimed = by_width[low] >= by_width[high] and by_size[large] >= by_size[small]
+    ending = "as claimed" if as_claimed else "which is not what the paper reports"
+    if low == high or small == large:
+        return text + "."
+    return f"{text}. The paper finds the largest gains at low width and large vocabulary; here {ending}."
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def figure_reading(panel: Panel, metric: str) -> str:
+    """One figure in words: who leads at which widths, and by how much over Linear-Softmax."""
+    heading, higher, unit = METRICS[metric]
+    leaders: dict[str, list[int]] = {}
+    for width in panel.widths:
+        best = panel.best(width, metric)
+        if best:
+            leaders.setdefault(best, []).append(width)
+    parts = [f"{LABELS[head]} at D = {_list(widths)}" for head, widths in leaders.items()]
+    text = f"{'Highest' if higher else 'Lowest'} {heading}: {'; '.join(parts)}."
+    gap = _largest_gap(panel, metric)
+    if gap:
+        head, width, own, base = gap
+        text += (
+            f" The largest difference to Linear-Softmax is at D = {width}: "
+            f"{own:.4g} {unit} for {LABELS[head]} against {base:.4g} {unit}."
+        )
+    return text
+
+
+def _largest_gap(panel: Panel, metric: str) -> tuple[str, int, float, float] | None:
+    sign = 1 if METRICS[metric][1] else -1
+    candidates = []
+    for width in panel.widths:
+        base = panel.spread("softmax", width, metric)
+        for head in panel.heads:
+            own = panel.spread(head, width, metric)
+            if head != "softmax" and own and base:
+                candidates.append((sign * (own.mean - base.mean), head, width, own.mean, base.mean))
+    if not candidates or max(candidates)[0] <= 0:
+        return None
+    return max(candidates)[1:]
+
+
+def function_reading(head: str, panel: Panel, width: int, statistics: dict[str, float]) -> str:
+    """A learned function in words."""
+    bend = statistics["std"] / statistics["mean"] if statistics["mean"] else float("inf")
+    kind = "close to a line" if bend < 0.1 else "bent" if bend < 0.7 else "far from a line"
+    return (
+        f"{LABELS[head]} at M = {panel.setting.vocabulary:,}, alpha = {panel.setting.concentration:g}, D = {width}: "
+        f"slope at the logits {statistics['mean']:.3g} on average with standard deviation {statistics['std']:.3g}, "
+        f"between {statistics['min']:.3g} and {statistics['max']:.3g} over the range; {kind}."
+    )
+
+
+def certificate_reading(panel: Panel) -> str | None:
+    """How much of Linear-Softmax's KL is the width's, and how much the optimiser's."""
+    rows = [r["certified"] for w in panel.widths for r in panel.records.get("softmax", {}).get(w, [])]
+    rows = [row for row in rows if row]
+    if not rows:
+        return None
+    excess = [(r["kl_reached"] - r["kl_optimum"]) / max(r["kl_optimum"], 1e-9) for r in rows]
+    return (
+        f"With the learned words, better context vectors could lower Linear-Softmax's KL by at most "
+        f"{percent(max(excess))} (average {percent(mean(excess))}) over {len(rows)} fits, certified on "
+        f"{rows[0]['contexts']} contexts each with duality gaps up to {max(r['largest_gap'] for r in rows):.1e}: "
+        "the rest is the price of the width and of the words, not of the context vectors."
+    )
+
+
+def convergence_reading(cells: Sequence[dict]) -> str:
+    """How the fits ended."""
+    ends = [record["stopped"] for record in cells]
+    text = f"{share(ends.count('converged'), len(ends))} fits stopped because the KL no longer fell"
+    if ends.count("max_passes"):
+        text += f"; {ends.count('max_passes')} reached the safety limit of passes"
+    if ends.count("diverged"):
+        text += f"; {ends.count('diverged')} diverged"
+    return text + "."
+
+
+def temperature_reading(all_panels: Sequence[Panel]) -> str | None:
+    """Whether a mere temperature would do: it cannot change what a Linear-Softmax can represent."""
+    found = [compare(p, "temperature", w, ("softmax",)) for p in all_panels for w in p.widths]
+    gains = [abs(c.gain) for c in found if c]
+    if not gains:
+        return None
+    return (
+        f"A learned temperature changes Linear-Softmax's KL by {percent(mean(gains))} on average "
+        f"(at most {percent(max(gains))}): it can represent nothing new, so this is the noise of optimisation, and "
+        "gains of that size mean nothing."
+    )
+
+
+def _list(widths: Sequence[int]) -> str:
+    return ", ".join(map(str, widths))
