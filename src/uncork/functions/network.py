@@ -99,8 +99,8 @@ class MonotoneNetwork(AbstractMonotone):
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise | None:
         if not self.tabulate:
             return None
-        values = table.tabulate(self.forward, self.knots, self.bound, dtype, device)
-        return Pointwise("table", (self.bound, 0.0), values)
+        values = table.tabulate(self.forward, self.knots, self.bound, device)
+        return Pointwise("table", (self.bound, 0.0), (values,))
 
     @torch.no_grad()
     def table_error(self) -> tuple[float, float]:

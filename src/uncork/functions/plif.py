@@ -64,28 +64,26 @@ class PLIF(AbstractMonotone):
         """s_0 .. s_{k-1}, positive."""
         return softplus(self.v)
 
-    def table(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """F_i and s_i for i < k in `dtype`, differentiable.
+    def knot_values(self) -> Tensor:
+        """F_0 .. F_k, differentiable.
 
         The cumulative sum runs over up to a million terms: in float64, whatever the dtype.
         """
-        slope = softplus(self.v.double())
-        step = 2.0 * self.bound / self.knots
-        value = torch.cumsum(slope, 0).sub(slope).mul(step).sub(self.bound)
-        return value.to(dtype), slope.to(dtype)
+        rise = softplus(self.v.double()) * (2.0 * self.bound / self.knots)
+        return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
 
     def forward(self, z: Tensor) -> Tensor:
         # A bfloat16 logit near 10 is known to 0.06, which is 156 knots: the table is read in float32.
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        return table.piecewise_linear(z, *self.table(z.dtype), self.bound)
+        return table.piecewise_linear(z, self.knot_values(), self.bound)
 
     def derivative(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         index, _ = table.locate(z.detach(), self.knots, self.bound)
-        return self.table(z.dtype)[1][index]
+        return self.slopes.to(z.dtype)[index]
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
-        return Pointwise("table", (self.bound, 0.0), self.table(dtype))
+        return Pointwise("table", (self.bound, 0.0), (self.knot_values(),))
 
     @torch.no_grad()
     def outside_share(self, logits: Tensor) -> float:
@@ -107,9 +105,11 @@ class PLIF(AbstractMonotone):
         if not (math.isfinite(largest) and largest > 0):
             raise ValueError(f"`logits` must be finite and not all 0, got a largest size of {largest}.")
         bound = largest * (1.0 + positive("margin", margin))
-        old = self.table(torch.float64)
-        evaluate = lambda x: table.evaluate(x, *old, self.bound)
-        _, slope = table.tabulate(evaluate, self.knots, bound, torch.float64, self.v.device)
+        old = self.knot_values()
+        evaluate = lambda x: table.piecewise_linear(x, old, self.bound)
+        slope = table.tabulate(evaluate, self.knots, bound, self.v.device).diff() * (
+            self.knots / (2.0 * bound)
+        )
         self.v.copy_(slope + torch.log(-torch.expm1(-slope)))
         self.bound = bound
         return bound

@@ -32,24 +32,24 @@ class Tabulated(AbstractMonotone):
 
     def forward(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        return table.piecewise_linear(z, *self._table(z.dtype, z.device), self.bound)
+        return table.piecewise_linear(z, self._knot_values(z.device), self.bound)
 
     def derivative(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         index, _ = table.locate(z.detach(), self.knots, self.bound)
-        return self._table(z.dtype, z.device)[1][index]
+        return table.values_and_slopes(self._knot_values(z.device), self.bound, z.dtype)[1][index]
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
-        return Pointwise("table", (self.bound, 0.0), self._table(dtype, device))
+        return Pointwise("table", (self.bound, 0.0), (self._knot_values(device),))
 
-    def _table(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _knot_values(self, device: torch.device) -> Tensor:
         # In float64: slopes are differences of values a step of 1e-4 apart.
         state = {
             name: t.double() if t.is_floating_point() else t
             for name, t in [*self.function.named_parameters(), *self.function.named_buffers()]
         }
         evaluate = lambda knots: functional_call(self.function, state, (knots,))
-        return table.tabulate(evaluate, self.knots, self.bound, dtype, device)
+        return table.tabulate(evaluate, self.knots, self.bound, device)
 
     def extra_repr(self) -> str:
         return f"knots={self.knots}, bound={self.bound:g}"

@@ -20,6 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from uncork.ops import table
+from uncork.ops.pointwise import Pointwise
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import ChunkResult
 
@@ -108,7 +110,11 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
     tokens, components, words = logits_NKV.shape
     form = problem.form
     threads = max(1, min(torch.get_num_threads(), tokens))
-    knots = form.tensors[0].numel() if form.kind == "table" else 0
+    value, slope = None, None
+    knots = 0
+    if form.kind == "table":
+        value, slope = table.values_and_slopes(form.tensors[0], form.constants[0], torch.float32)
+        knots = value.numel()
     sums = None
     if function_grad and row_scale_N is not None and form.tensors:
         sums = torch.zeros(threads, max(knots, 1), 2 if knots else 1, dtype=torch.float64)
@@ -138,8 +144,8 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
                 z_loss=problem.z_loss,
                 kind=KINDS[form.kind],
                 scale=form.tensors[0].item() if form.kind == "scale" else 1.0,
-                value=address(form.tensors[0]) if knots else None,
-                slope=address(form.tensors[1]) if knots else None,
+                value=address(value),
+                slope=address(slope),
                 knots=max(knots, 1),
                 bound=form.constants[0] if knots else 1.0,
                 loss=loss_N.data_ptr(),
@@ -151,14 +157,16 @@ def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, functi
     )
     if failed:
         raise MemoryError(f"no memory for the scratch of {threads} rows of {words} words")
-    dtensors = () if sums is None else _gradients(sums.sum(0), form.kind)
+    dtensors = () if sums is None else (_gradient(sums.sum(0), form),)
     if row_scale_N is None:
         return ChunkResult(loss_N)
     return ChunkResult(loss_N, logits_NKV, dlog_prior_NK, dtensors)
 
 
-def _gradients(sums: Tensor, kind: str) -> tuple[Tensor, ...]:
-    return (sums[0, 0],) if kind == "scale" else (sums[:, 0], sums[:, 1])
+def _gradient(sums: Tensor, form: Pointwise) -> Tensor:
+    if form.kind == "scale":
+        return sums[0, 0]
+    return table.knot_gradient(sums[:, 0], sums[:, 1], form.constants[0])
 
 
 def _marked(problem: Problem) -> Tensor:

@@ -24,7 +24,7 @@ class Pointwise:
     scale                                         (a,)            a z
     sigsoftmax              (shift, steepness)                    k(z-c)+c-(k-1)softplus(z-c)
     softcap                 (cap, -)                               c tanh(z/c)
-    table                   (bound, -)            (value, slope)  see `uncork.ops.table`
+    table                   (bound, -)            (knot_values,)  see `uncork.ops.table`
     callable                                      parameters      call(z), differentiated by autograd
     """
 
@@ -38,7 +38,7 @@ IDENTITY = Pointwise("identity")
 
 
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
-    """The form of a function module, its tables in `dtype`; a stranger's module is a callable."""
+    """The form of a function module, its factors in `dtype`; a stranger's module is a callable."""
     form = function.pointwise(dtype, device) if hasattr(function, "pointwise") else None
     return exactly(function) if form is None else form
 
@@ -83,7 +83,7 @@ def value(form: Pointwise, z: Tensor) -> Tensor:
         case "softcap":
             return softcap(z, form.constants[0])
         case "table":
-            return table.piecewise_linear(z, *form.tensors, form.constants[0])
+            return table.piecewise_linear(z, form.tensors[0], form.constants[0])
         case "callable":
             assert form.call is not None
             return form.call(z)
@@ -116,13 +116,17 @@ def value_and_vjp(
 
 
 def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
-    values, slopes = form.tensors
-    index, offset = table.locate(z, values.numel(), form.constants[0])
+    bound = form.constants[0]
+    values, slopes = table.values_and_slopes(form.tensors[0], bound, z.dtype)
+    index, offset = table.locate(z, values.numel(), bound)
     slope = slopes[index]
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
-        sums = table.interval_sums(index, offset, g, values.numel()) if tensors_need_grad else ()
-        return g * slope, list(sums)
+        dtensors = []
+        if tensors_need_grad:
+            sums = table.interval_sums(index, offset, g, values.numel())
+            dtensors.append(table.knot_gradient(*sums, bound))
+        return g * slope, dtensors
 
     return values[index].addcmul_(slope, offset), vjp
 

@@ -1,13 +1,13 @@
-"""A piecewise-linear function on equal intervals, given by a table: the one form every learnable f
-takes inside an op.
+"""A piecewise-linear function on equal intervals, given by its values at the knots: the one form every
+learnable f takes inside an op.
 
-Interval i of k covers [l_i, l_i + d) with l_i = (i - k/2) d and d = 2 T / k; the first and the last
-continue beyond [-T, T]. The table holds `value` F_i = f(l_i) and `slope` s_i, both of length k:
+With k intervals of [-T, T], d = 2T/k and knots l_i = (i - k/2) d, i = 0..k, the table holds F_i = f(l_i) in
+float64. Inside interval i, and beyond the ends for the first and the last,
 
-    f(x) = F_i + s_i (x - l_i)
+    f(x) = F_i + s_i (x - l_i),    s_i = (F_{i+1} - F_i) / d
 
 Its backward pass needs two sums per interval, over all logits that fall into it, with g = dL/df:
-G_i = sum g = dL/dF_i and X_i = sum g (x - l_i) = dL/ds_i.
+G_i = sum g and X_i = sum g (x - l_i). They give dL/dF_i = G_i - X_i/d + X_{i-1}/d; autograd does the rest.
 """
 
 from collections.abc import Callable
@@ -16,95 +16,109 @@ import torch
 from torch import Tensor
 
 
-def locate(x: Tensor, knots: int, bound: float) -> tuple[Tensor, Tensor]:
+def step_of(knot_values: Tensor, bound: float) -> float:
+    """d, the width of an interval."""
+    return 2.0 * bound / (knot_values.numel() - 1)
+
+
+def values_and_slopes(knot_values: Tensor, bound: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """F_i and s_i for i < k in `dtype`.
+
+    A slope is a difference of neighbours over a step of 1e-4 or so: taken in float64, where it has eleven
+    digits, and not in float32, where it would have three.
+    """
+    slope = knot_values.diff() / step_of(knot_values, bound)
+    return knot_values[:-1].to(dtype), slope.to(dtype)
+
+
+def locate(x: Tensor, intervals: int, bound: float) -> tuple[Tensor, Tensor]:
     """The interval index of each x (int64) and its offset x - l_i.
 
-    l_i is taken from the middle, (i - k/2) d, so that its rounding error is relative to l_i, not to
-    the bound: an identity table then returns x to float rounding near zero as well.
+    l_i is taken from the middle, (i - k/2) d, so that its rounding error is relative to l_i, not the bound:
+    an identity table then returns x to float rounding near zero as well.
     """
-    step = 2.0 * bound / knots
-    position = x.add(bound).div_(step).floor_().clamp_(0, knots - 1)
+    step = 2.0 * bound / intervals
+    position = x.add(bound).div_(step).floor_().clamp_(0, intervals - 1)
     # NaN survives the clamp and would become an index outside the table.
     position.nan_to_num_(nan=0.0)
     index = position.to(torch.int64)
-    offset = position.sub_(knots / 2).mul_(-step).add_(x)
+    offset = position.sub_(intervals / 2).mul_(-step).add_(x)
     return index, offset
 
 
-def evaluate(x: Tensor, value: Tensor, slope: Tensor, bound: float) -> Tensor:
-    """f(x) by table look-up, without a gradient formula of its own."""
-    index, offset = locate(x, value.numel(), bound)
-    return value[index].addcmul_(slope[index], offset)
-
-
-def interval_sums(index: Tensor, offset: Tensor, grad: Tensor, knots: int) -> tuple[Tensor, Tensor]:
+def interval_sums(index: Tensor, offset: Tensor, grad: Tensor, intervals: int) -> tuple[Tensor, Tensor]:
     """G and X of the module's head, in float64: one interval may collect every logit there is."""
     flat = index.reshape(-1)
     grad64 = grad.reshape(-1).double()
-    zeros = torch.zeros(knots, dtype=torch.float64, device=grad.device)
+    zeros = torch.zeros(intervals, dtype=torch.float64, device=grad.device)
     sum_grad = zeros.index_add(0, flat, grad64)
     sum_offset = zeros.index_add_(0, flat, grad64 * offset.reshape(-1))
     return sum_grad, sum_offset
 
 
+def knot_gradient(sum_grad: Tensor, sum_offset: Tensor, bound: float) -> Tensor:
+    """dL/dF_i for the k + 1 knots: each interval pulls on both its ends."""
+    per_step = sum_offset * (sum_grad.numel() / (2.0 * bound))
+    gradient = torch.zeros(sum_grad.numel() + 1, dtype=torch.float64, device=sum_grad.device)
+    gradient[:-1] = sum_grad - per_step
+    gradient[1:] += per_step
+    return gradient
+
+
 @torch.library.custom_op("uncork::piecewise_linear", mutates_args=())
-def piecewise_linear(x: Tensor, value: Tensor, slope: Tensor, bound: float) -> Tensor:
+def piecewise_linear(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
     """f(x) with the two-sum backward pass: keeps x, never an index per logit."""
-    return evaluate(x, value, slope, bound)
+    value, slope = values_and_slopes(knot_values, bound, x.dtype)
+    index, offset = locate(x, value.numel(), bound)
+    return value[index].addcmul_(slope[index], offset)
 
 
 @piecewise_linear.register_fake
-def _(x: Tensor, value: Tensor, slope: Tensor, bound: float) -> Tensor:
+def _(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
     return torch.empty_like(x)
 
 
 @torch.library.custom_op("uncork::piecewise_linear_backward", mutates_args=())
 def piecewise_linear_backward(
-    grad: Tensor, x: Tensor, slope: Tensor, bound: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dL/dx, dL/dvalue and dL/dslope."""
+    grad: Tensor, x: Tensor, knot_values: Tensor, bound: float
+) -> tuple[Tensor, Tensor]:
+    """dL/dx and dL/dF."""
+    _, slope = values_and_slopes(knot_values, bound, x.dtype)
     index, offset = locate(x, slope.numel(), bound)
-    sum_grad, sum_offset = interval_sums(index, offset, grad, slope.numel())
-    return grad * slope[index], sum_grad.to(slope.dtype), sum_offset.to(slope.dtype)
+    sums = interval_sums(index, offset, grad, slope.numel())
+    return grad * slope[index], knot_gradient(*sums, bound)
 
 
 @piecewise_linear_backward.register_fake
-def _(grad: Tensor, x: Tensor, slope: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(slope), torch.empty_like(slope)
+def _(grad: Tensor, x: Tensor, knot_values: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(knot_values)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    x, _, slope, ctx.bound = inputs
-    ctx.save_for_backward(x, slope)
+    x, knot_values, ctx.bound = inputs
+    ctx.save_for_backward(x, knot_values)
 
 
 def _backward(ctx, grad: Tensor):
-    x, slope = ctx.saved_tensors
-    dx, dvalue, dslope = piecewise_linear_backward(grad.contiguous(), x, slope, ctx.bound)
-    return dx, dvalue, dslope, None
+    dx, dvalues = piecewise_linear_backward(grad.contiguous(), *ctx.saved_tensors, ctx.bound)
+    return dx, dvalues, None
 
 
 piecewise_linear.register_autograd(_backward, setup_context=_setup_context)
 
 
-def knots_of(knots: int, bound: float, device: torch.device) -> Tensor:
+def knots_of(intervals: int, bound: float, device: torch.device) -> Tensor:
     """The k + 1 knots l_0 .. l_k in float64."""
-    return (torch.arange(knots + 1, dtype=torch.float64, device=device) - knots / 2) * (2.0 * bound / knots)
+    count = torch.arange(intervals + 1, dtype=torch.float64, device=device)
+    return (count - intervals / 2) * (2.0 * bound / intervals)
 
 
 def tabulate(
-    function: Callable[[Tensor], Tensor],
-    knots: int,
-    bound: float,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """`value` and `slope` of the piecewise-linear interpolant of `function`, differentiable.
+    function: Callable[[Tensor], Tensor], intervals: int, bound: float, device: torch.device
+) -> Tensor:
+    """The values of `function` at the knots, differentiable.
 
-    `function` is evaluated on float64 knots: a slope is a difference of neighbours over a step of
-    1e-4 or so, and float32 values would leave it three digits. Against a smooth f the interpolant is
-    off by at most d^2/8 max|f''| in value and d/2 max|f''| in slope, inside the bound.
+    Against a smooth f the interpolant is off by at most d^2/8 max|f''| in value and d/2 max|f''| in slope,
+    inside the bound.
     """
-    values = function(knots_of(knots, bound, device)).double()
-    slope = values.diff() * (knots / (2.0 * bound))
-    return values[:-1].to(dtype), slope.to(dtype)
+    return function(knots_of(intervals, bound, device)).double()
