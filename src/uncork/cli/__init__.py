@@ -4,11 +4,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from uncork.cli.demo import demo
 from uncork.cli.info import info
+from uncork.cli.report import report
+from uncork.cli.synthetic import synthetic
 from uncork.cli.theory import theory
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"info": info, "theory": theory}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": demo,
+    "info": info,
+    "report": report,
+    "synthetic": synthetic,
+    "theory": theory,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -45,8 +45,16 @@ def metric_figure(panel: Panel, metric: str) -> Figure:
         errors = [s.std or 0.0 for _, s in points]
         colour, marker, line = STYLES[head]
         axes.errorbar(
-            widths, means, errors, color=colour, marker=marker, linestyle=line, label=LABELS[head],
-            markersize=5, linewidth=1.5, capsize=2,
+            widths,
+            means,
+            errors,
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            label=LABELS[head],
+            markersize=5,
+            linewidth=1.5,
+            capsize=2,
         )
         values = ", ".join(f"{m:.4g} at D={w}" for w, m in zip(widths, means, strict=True))
         described.append(f"{LABELS[head]}: {values}")
@@ -114,7 +122,7 @@ def plif_figure(knots: int = 8, bound: float = 4.0, seed: int = 2) -> Figure:
     axes.set_ylabel("f(x)")
     axes.set_title(f"A PLIF with {knots} pieces on [-{bound:g}, {bound:g}]")
     reading = (
-        f"Equally spaced knots, one positive slope per piece (here from {slopes.min():.2f} to {slopes.max():.2f}); "
+        f"Equally spaced knots, one positive slope per piece (here {slopes.min():.2f} to {slopes.max():.2f}); "
         "the end pieces continue, so the function is a bijection of the real line."
     )
     alt = f"An increasing continuous piecewise-linear curve with {knots} pieces. {reading}"

@@ -95,26 +95,28 @@ class Comparison:
     ahead: dict[str, bool]  # metric -> better than every rival
     clear: dict[str, bool]  # metric -> by more than two standard deviations of the difference
     gain: float  # relative fall of the KL against the best rival
+    seeds: int  # the fewest of any head compared
 
 
 def compare(panel: Panel, head: str, width: int, rivals: Iterable[str] = RIVALS) -> Comparison | None:
     """None where the head or a rival is missing."""
     ahead, clear = {}, {}
-    gain = 0.0
+    gain, seeds = 0.0, 0
     for metric, (_, higher, _) in METRICS.items():
         own = panel.spread(head, width, metric)
         others = [panel.spread(rival, width, metric) for rival in rivals]
         if own is None or any(other is None for other in others):
             return None
+        seeds = min(s.seeds for s in (own, *others) if s)
         sign = 1 if higher else -1
         strongest = max((o for o in others if o), key=lambda o: sign * o.mean)
         difference = sign * (own.mean - strongest.mean)
         ahead[metric] = difference > 0
         noise = ((own.std or 0) ** 2 + (strongest.std or 0) ** 2) ** 0.5
-        clear[metric] = own.std is not None and difference > 2 * noise
+        clear[metric] = seeds > 1 and difference > 2 * noise
         if metric == "kl":
             gain = 1 - own.mean / strongest.mean if strongest.mean > 0 else 0.0
-    return Comparison(panel.setting, width, head, ahead, clear, gain)
+    return Comparison(panel.setting, width, head, ahead, clear, gain, seeds)
 
 
 def comparisons(all_panels: list[Panel]) -> list[Comparison]:

@@ -70,7 +70,9 @@ def certificate_table(panels: list[Panel]) -> Table | None:
     rows = []
     for panel in panels:
         for width in panel.widths:
-            found = [r["certified"] for r in panel.records.get("softmax", {}).get(width, []) if r["certified"]]
+            found = [
+                r["certified"] for r in panel.records.get("softmax", {}).get(width, []) if r["certified"]
+            ]
             if not found:
                 continue
             setting = panel.setting
@@ -92,7 +94,9 @@ def rank_table(panels: list[Panel]) -> Table:
     rows = []
     for panel in panels:
         for width in sorted({panel.widths[0], panel.widths[-1]}):
-            row = [(f"M = {panel.setting.vocabulary:,}, α = {panel.setting.concentration:g}, D = {width}", False)]
+            row = [
+                (f"M = {panel.setting.vocabulary:,}, α = {panel.setting.concentration:g}, D = {width}", False)
+            ]
             for head in LABELS:
                 records = panel.records.get(head, {}).get(width, [])
                 ranks = [(r["rank"]["press"], r["rank"]["effective"]["1e-05"]) for r in records]
@@ -107,6 +111,12 @@ def theory_table(theory: dict) -> Table:
     rows = []
     for row in theory["rows"]:
         holds = "yes" if row["holds"] else "no, misprint" if row["as_printed_false"] else "no"
-        values = (row["statement"], row["computed"], f"{row['left']:.6g}", row["relation"], f"{row['right']:.6g}")
+        values = (
+            row["statement"],
+            row["computed"],
+            f"{row['left']:.6g}",
+            row["relation"],
+            f"{row['right']:.6g}",
+        )
         rows.append([(text, False) for text in (*values, holds)])
     return Table("Statements, checked", ["statement", "computed", "left", "", "right", "holds?"], rows)
