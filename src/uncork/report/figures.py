@@ -63,9 +63,9 @@ def metric_figure(panel: Panel, metric: str) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel("width D")
     axes.set_ylabel(f"{heading} ({unit})")
-    axes.set_title(f"M = {setting.vocabulary:,}, α = {setting.concentration:g}")
+    axes.set_title(setting.title)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    title = f"{heading} against width, M = {setting.vocabulary:,}, alpha = {setting.concentration:g}"
+    title = f"{heading} against width, {setting.title}"
     name = f"{metric}-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
     alt = f"Line chart of {title}. {'; '.join(described)}."
     return _finish(figure, name, title, alt, figure_reading(panel, metric))
@@ -122,8 +122,8 @@ def plif_figure(knots: int = 8, bound: float = 4.0, seed: int = 2) -> Figure:
     axes.set_ylabel("f(x)")
     axes.set_title(f"A PLIF with {knots} pieces on [-{bound:g}, {bound:g}]")
     reading = (
-        f"Equally spaced knots, one positive slope per piece (here {slopes.min():.2f} to {slopes.max():.2f}); "
-        "the end pieces continue, so the function is a bijection of the real line."
+        f"Equally spaced knots, one positive slope per piece (here {slopes.min():.2f} to "
+        f"{slopes.max():.2f}); the end pieces continue, so the function is a bijection of the real line."
     )
     alt = f"An increasing continuous piecewise-linear curve with {knots} pieces. {reading}"
     return _finish(figure, "example-plif", "A piecewise-linear increasing function (PLIF)", alt, reading)

@@ -66,7 +66,8 @@ def _claim(results: Results, grouped: list[Panel]) -> Section:
     paragraphs.append(reading.convergence_reading(results.cells))
     intro = (
         "The paper's claim: an increasing function on the logits (LMS) beats Linear-Softmax and a mixture of "
-        "softmaxes (MoS) on the KL divergence and on mode matching in most cases, most at low width and large vocabulary."
+        "softmaxes (MoS) on the KL divergence and on mode matching in most cases, most at low width and "
+        "large vocabulary."
     )
     return Section("claim", "The claim and what became of it", [intro, *paragraphs], [], [])
 
@@ -77,7 +78,8 @@ def _illustrations(grouped: list[Panel]) -> Section:
     contexts = ", ".join(f"{n:,}" for n in sorted({p.setting.contexts for p in grouped}))
     text = (
         f"Each of {contexts} contexts has its own true distribution over M words, drawn from Dir(α). "
-        "Word vectors are shared, each context has a free vector, and every head is fitted to the same distributions by cross-entropy."
+        "Word vectors are shared, each context has a free vector, and every head is fitted to the same "
+        "distributions by cross-entropy."
     )
     pictures = [figures.dirichlet_figure(m, concentrations) for m in vocabularies]
     return Section("setting", "The setting", [text], [*pictures, figures.plif_figure()], [])
@@ -93,39 +95,42 @@ def _concentration(concentration: float, grouped: list[Panel]) -> Section:
 
 
 def _functions(grouped: list[Panel]) -> Section:
-    pictures = []
-    for panel in grouped:
-        curves, sentences = [], []
-        for head in ("monotone", "plif"):
-            for width in sorted({panel.widths[0], panel.widths[-1]}):
-                records = panel.records.get(head, {}).get(width, [])
-                if records and records[0]["function"]:
-                    function = records[0]["function"]
-                    curves.append((head, f"{LABELS[head]}, D = {width}", function))
-                    statistics = function["slope_statistics"]
-                    sentences.append(reading.function_reading(head, width, statistics))
-        if curves:
-            setting = panel.setting
-            title = f"M = {setting.vocabulary:,}, α = {setting.concentration:g}"
-            name = f"functions-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
-            pictures.append(figures.function_figure(name, title, curves, " ".join(sentences)))
+    pictures = [picture for panel in grouped if (picture := _panel_functions(panel))]
     text = (
         "The functions of the LMS heads after training, first seed. Both axes are scaled to the range in "
-        "use, since word and context vectors can absorb any linear rescaling: a straight diagonal is Linear-Softmax."
+        "use, since word and context vectors can absorb any linear rescaling: a straight diagonal is "
+        "Linear-Softmax."
     )
-    return Section("functions", "The learned functions", [text], pictures, [])
+    slopes = tables.slope_table(grouped)
+    return Section("functions", "The learned functions", [text], pictures, [slopes] if slopes else [])
+
+
+def _panel_functions(panel: Panel) -> Figure | None:
+    """The learned functions of one setting, at its smallest and largest width."""
+    curves = []
+    for head in ("monotone", "plif"):
+        for width in sorted({panel.widths[0], panel.widths[-1]}):
+            records = panel.records.get(head, {}).get(width, [])
+            if records and records[0]["function"]:
+                curves.append((head, width, records[0]["function"]))
+    if not curves:
+        return None
+    setting = panel.setting
+    name = f"functions-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
+    labelled = [(head, f"{LABELS[head]}, D = {width}", record) for head, width, record in curves]
+    return figures.function_figure(name, setting.title, labelled, reading.function_reading(curves))
 
 
 def _bottleneck(grouped: list[Panel]) -> Section:
-    paragraphs = []
-    for panel in grouped:
-        text = reading.certificate_reading(panel)
-        if text:
-            setting = panel.setting
-            paragraphs.append(f"M = {setting.vocabulary:,}, α = {setting.concentration:g}. {text}")
+    text = reading.certificate_reading(grouped)
     certified = tables.certificate_table(grouped)
     found = [certified] if certified else []
-    return Section("bottleneck", "Bottleneck and rank", paragraphs, [], [*found, tables.rank_table(grouped)])
+    ranks = (
+        "Linear-Softmax has rank D + 1 at most. A head can pass this bound and still be no better: rank "
+        "counts directions, not what they are worth."
+    )
+    shown = [*found, tables.rank_table(grouped)]
+    return Section("bottleneck", "Bottleneck and rank", [text, ranks] if text else [ranks], [], shown)
 
 
 def _budget(results: Results, grouped: list[Panel]) -> Section:
@@ -133,9 +138,9 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
     text = (
         f"Each head had the same optimiser (Adam), the same search over the learning rates "
         f"{', '.join(f'{r:g}' for r in settings['rates'])} on at most "
-        f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a relative fall of the KL below "
-        f"{settings['tolerance']:g} per pass over {settings['patience']} passes, after {settings['decays']} "
-        f"reductions of the rate; at most {settings['max_passes']} passes. MoS has {settings['components']} "
+        f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a relative fall of the KL "
+        f"below {settings['tolerance']:g} per pass over {settings['patience']} passes, after "
+        f"{settings['decays']} reductions of the rate; at most {settings['max_passes']} passes. MoS has {settings['components']} "
         f"components, the monotone network {settings['units']} units, PLIF {settings['knots']} pieces."
     )
     origins = sorted({_origin(r["provenance"]) for r in results.cells})

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from statistics import mean
+from typing import Any
 
-from uncork.report.summary import LABELS, LMS, METRICS, Comparison, Panel, compare
+from uncork.report.summary import LABELS, LMS, METRICS, Comparison, Panel, compare, steep_share
 
 
 def share(part: int, whole: int) -> str:
@@ -48,8 +49,8 @@ def _where(head: str, mine: Sequence[Comparison]) -> str:
     small, large = min(by_size), max(by_size)
     widest = max(by_width, key=by_width.__getitem__)
     text = (
-        f"Against the better of the two its KL is lower by {percent(by_width[low])} on average at width {low} "
-        f"and by {percent(by_width[high])} at width {high}"
+        f"Against the better of the two its KL is lower by {percent(by_width[low])} on average at width "
+        f"{low} and by {percent(by_width[high])} at width {high}"
     )
     if len(by_width) > 2:
         text += f", most at width {widest} ({percent(by_width[widest])})"
@@ -58,14 +59,14 @@ def _where(head: str, mine: Sequence[Comparison]) -> str:
             f"; by {percent(by_size[small])} at M = {small:,} and {percent(by_size[large])} at M = {large:,}"
         )
     as_claimed = by_width[low] >= by_width[high] and by_size[large] >= by_size[small]
-    ending = "as claimed" if as_claimed else "which is not what the paper reports"
+    ending = "so do these results" if as_claimed else "these results do not"
     if low == high or small == large:
         return text + "."
-    return f"{text}. The paper finds the largest gains at low width and large vocabulary; here {ending}."
+    return f"{text}. The paper finds the largest gains at low width and large vocabulary; {ending}."
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
 
 
 def figure_reading(panel: Panel, metric: str) -> str:
@@ -102,29 +103,32 @@ def _largest_gap(panel: Panel, metric: str) -> tuple[str, int, float, float] | N
     return max(candidates)[1:]
 
 
-def function_reading(head: str, width: int, statistics: dict[str, float]) -> str:
-    """A learned function in words."""
-    bend = statistics["std"] / statistics["mean"] if statistics["mean"] else float("inf")
-    kind = "close to a line" if bend < 0.1 else "bent" if bend < 0.7 else "far from a line"
+def function_reading(curves: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
+    """Learned functions in words: (head, width, record of f)."""
+    parts = []
+    for head, width, record in curves:
+        steep = steep_share(record)
+        kind = "nearly a line" if steep < 0.15 else "bent" if steep < 0.5 else "close to a staircase"
+        parts.append(f"{LABELS[head]} at D = {width}: {percent(steep, 0)}, {kind}")
     return (
-        f"{LABELS[head]} at D = {width}: slope at the logits {statistics['mean']:.3g} on average with standard "
-        f"deviation {statistics['std']:.3g}, "
-        f"between {statistics['min']:.3g} and {statistics['max']:.3g} over the range; {kind}."
+        "Share of the rise in the steepest tenth of the range (a line has 10 %, a step 100 %): "
+        f"{'; '.join(parts)}."
     )
 
 
-def certificate_reading(panel: Panel) -> str | None:
+def certificate_reading(panels: Sequence[Panel]) -> str | None:
     """How much of Linear-Softmax's KL is the width's, and how much the optimiser's."""
-    rows = [r["certified"] for w in panel.widths for r in panel.records.get("softmax", {}).get(w, [])]
-    rows = [row for row in rows if row]
+    records = [r for p in panels for by in p.records.get("softmax", {}).values() for r in by]
+    rows = [r["certified"] for r in records if r["certified"]]
     if not rows:
         return None
     excess = [(r["kl_reached"] - r["kl_optimum"]) / max(r["kl_optimum"], 1e-9) for r in rows]
     return (
         f"With the learned words, better context vectors could lower Linear-Softmax's KL by at most "
-        f"{percent(max(excess))} (average {percent(mean(excess))}) over {len(rows)} fits, certified on "
-        f"{rows[0]['contexts']} contexts each (duality gaps up to {max(r['largest_gap'] for r in rows):.1e}): "
-        "the rest is the price of the width and of the words, not of the context vectors."
+        f"{percent(max(excess))} (average {percent(mean(excess))}) over {len(rows)} fits, certified on up to "
+        f"{max(r['contexts'] for r in rows)} contexts each, with duality gaps up to "
+        f"{max(r['largest_gap'] for r in rows):.1e} nats: the rest is the price of the width and of the words, "
+        "not of the context vectors."
     )
 
 

@@ -38,6 +38,10 @@ class Setting:
     contexts: int
     concentration: float
 
+    @property
+    def title(self) -> str:
+        return f"M = {self.vocabulary:,}, N = {self.contexts:,}, α = {self.concentration:g}"
+
 
 @dataclass
 class Panel:
@@ -123,3 +127,12 @@ def comparisons(all_panels: list[Panel]) -> list[Comparison]:
     """Both LMS heads against Linear-Softmax and MoS, wherever all three were fitted."""
     found = (compare(p, head, width) for p in all_panels for head in LMS for width in p.widths)
     return [c for c in found if c is not None]
+
+
+def steep_share(function: dict[str, Any]) -> float:
+    """Share of a learned function's rise that falls into the steepest tenth of its range: 0.1 for a line, 1
+    for a step.
+    """
+    rises = sorted((b - a for a, b in zip(function["f"], function["f"][1:], strict=False)), reverse=True)
+    total = sum(rises)
+    return sum(rises[: max(1, round(len(rises) / 10))]) / total if total > 0 else 0.0

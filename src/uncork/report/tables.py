@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import mean
 
-from uncork.report.summary import LABELS, METRICS, Panel, Spread
+from uncork.report.summary import LABELS, METRICS, Panel, Spread, steep_share
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def metric_table(panel: Panel, metric: str) -> Table:
             row.append((_cell(panel.spread(head, width, metric), metric), best[width] == head))
         rows.append(row)
     return Table(
-        f"{heading} ({unit}), M = {panel.setting.vocabulary:,}, α = {panel.setting.concentration:g}",
+        f"{heading} ({unit}), {panel.setting.title}",
         ["head", *(f"D = {width}" for width in panel.widths)],
         rows,
     )
@@ -78,7 +78,7 @@ def certificate_table(panels: list[Panel]) -> Table | None:
             setting = panel.setting
             rows.append(
                 [
-                    (f"M = {setting.vocabulary:,}, α = {setting.concentration:g}, D = {width}", False),
+                    (f"{setting.title}, D = {width}", False),
                     (f"{mean(r['kl_reached'] for r in found):.5f}", False),
                     (f"{mean(r['kl_optimum'] for r in found):.5f}", False),
                     (f"{max(r['largest_gap'] for r in found):.1e}", False),
@@ -89,14 +89,33 @@ def certificate_table(panels: list[Panel]) -> Table | None:
     return Table("Linear-Softmax: optimisation error told from bottleneck", columns, rows) if rows else None
 
 
+def slope_table(panels: list[Panel]) -> Table | None:
+    """Slopes of the learned functions at the logits, first seed."""
+    rows = []
+    for panel in panels:
+        for head in ("monotone", "plif"):
+            for width in sorted({panel.widths[0], panel.widths[-1]}):
+                records = panel.records.get(head, {}).get(width, [])
+                if not records:
+                    continue
+                function = records[0]["function"]
+                statistics = function["slope_statistics"]
+                values = [f"{statistics[key]:.3g}" for key in ("mean", "std", "min", "max")]
+                texts = [f"{LABELS[head]}, {panel.setting.title}, D = {width}", *values]
+                rows.append([(text, False) for text in (*texts, f"{100 * steep_share(function):.0f} %")])
+    columns = ["function", "mean slope", "std", "least", "greatest", "rise in the steepest tenth"]
+    caption = (
+        "Slopes of the learned functions: mean and std over the logits, least and greatest over their range"
+    )
+    return Table(caption, columns, rows) if rows else None
+
+
 def rank_table(panels: list[Panel]) -> Table:
     """Ranks of the models' log-probability matrices, by head, at the smallest and largest width."""
     rows = []
     for panel in panels:
         for width in sorted({panel.widths[0], panel.widths[-1]}):
-            row = [
-                (f"M = {panel.setting.vocabulary:,}, α = {panel.setting.concentration:g}, D = {width}", False)
-            ]
+            row = [(f"{panel.setting.title}, D = {width}", False)]
             for head in LABELS:
                 records = panel.records.get(head, {}).get(width, [])
                 ranks = [(r["rank"]["press"], r["rank"]["effective"]["1e-05"]) for r in records]
