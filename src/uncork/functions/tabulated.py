@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from uncork.functions._check import at_least, positive
 from uncork.functions.base import AbstractMonotone
@@ -43,13 +42,7 @@ class Tabulated(AbstractMonotone):
         return Pointwise("table", (self.bound, 0.0), (self._knot_values(device),))
 
     def _knot_values(self, device: torch.device) -> Tensor:
-        # In float64: slopes are differences of values a step of 1e-4 apart.
-        state = {
-            name: t.double() if t.is_floating_point() else t
-            for name, t in [*self.function.named_parameters(), *self.function.named_buffers()]
-        }
-        evaluate = lambda knots: functional_call(self.function, state, (knots,))
-        return table.tabulate(evaluate, self.knots, self.bound, device)
+        return table.tabulate_module(self.function, self.knots, self.bound, device)
 
     def extra_repr(self) -> str:
         return f"knots={self.knots}, bound={self.bound:g}"

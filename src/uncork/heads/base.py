@@ -76,7 +76,7 @@ class AbstractHead(nn.Module, abc.ABC):
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable word, (...); tokens go in chunks, so no N x V tensor is held."""
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
-        length = max(1, budget() // (4 * self.num_classes * max(1, self._rows_per_token())))
+        length = max(1, budget(hidden.device.type) // (4 * self.num_classes * max(1, self._rows_per_token())))
         words = [self.ranking(part_ND).argmax(-1) for part_ND in flat_ND.split(length)]
         flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
         return flat_N.reshape(hidden.shape[:-1])

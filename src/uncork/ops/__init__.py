@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from uncork.ops import dispatch, validate
 from uncork.ops.chunked import chunk_bytes as chunk_bytes, detect_nonfinite as detect_nonfinite
-from uncork.ops.pointwise import as_pointwise, exactly
+from uncork.ops.pointwise import as_pointwise, exactly, tabulated
 from uncork.ops.problem import Problem, compute_dtype
 from uncork.ops.scores import autocast_operands, scores as scores
 
@@ -46,7 +46,7 @@ def linear_cross_entropy(
         ignore_index: targets with this value add nothing.
         label_smoothing: mass moved from the target to the uniform distribution, in [0, 1].
         z_loss: factor of logsumexp(f(z))^2, added to the loss of each token.
-        backend: "auto", "chunked" or "reference".
+        backend: "auto" (triton on CUDA, chunked elsewhere), "triton", "chunked" or "reference".
 
     Returns:
         The loss, float64 for float64 input and float32 otherwise: a scalar, or (...) for "none".
@@ -119,13 +119,15 @@ def _loss(
     validate.class_weight(weight, words, device)
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
     validate.function(function, device)
-    backend = dispatch.resolve(backend)
+    backend = dispatch.resolve(backend, device)
     flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
     with torch.autocast(device.type, enabled=False):
         if backend == "reference":
             form = exactly(function)
         else:
             form = as_pointwise(function, compute_dtype(linear_weight.dtype), device)
+        if backend == "triton" and form.kind == "callable":
+            form = tabulated(function, device)
         problem = Problem(
             latent_NKD=latent_NKD,
             log_prior_NK=log_prior_NK,

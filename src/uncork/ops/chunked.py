@@ -6,7 +6,7 @@ there, so nothing is computed twice. The weight gradient is summed in float32 or
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -17,9 +17,11 @@ from uncork.ops import cpu_pass, matmul, torch_pass
 from uncork.ops.problem import Problem
 
 
-DEFAULT_CHUNK_BYTES = 64 * 2**20
+DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+# Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
+TILE = 128
 
-_chunk_bytes: ContextVar[int] = ContextVar("uncork_chunk_bytes", default=DEFAULT_CHUNK_BYTES)
+_chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
 _detect_nonfinite: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", default=False)
 
 
@@ -27,12 +29,12 @@ _detect_nonfinite: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", defa
 def chunk_bytes(size: int) -> Iterator[None]:
     """Set the memory that a chunk of logits and all that is made of it may take, inside this block.
 
-    The default is 64 MiB. A chunk is never less than one token.
+    The default is 64 MiB on CPU and 256 MiB on CUDA. A chunk is never less than one token.
     """
     if not isinstance(size, int) or isinstance(size, bool):
         raise TypeError(f"`size` must be an int, a number of bytes, got {size!r}.")
     if size < 1:
-        raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB.")
+        raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB on CPU.")
     token = _chunk_bytes.set(size)
     try:
         yield
@@ -53,9 +55,10 @@ def detect_nonfinite() -> Iterator[None]:
         _detect_nonfinite.reset(token)
 
 
-def budget() -> int:
+def budget(device_type: str) -> int:
     """The byte budget in force."""
-    return _chunk_bytes.get()
+    size = _chunk_bytes.get()
+    return DEFAULT_CHUNK_BYTES.get(device_type, 64 * 2**20) if size is None else size
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,37 @@ class Outcome:
     tensors: tuple[Tensor, ...] = ()
 
 
-def run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) -> Outcome:
+MakePass = Callable[[Problem, bool], torch_pass.AbstractPass]
+
+
+def make_pass(problem: Problem, function_grad: bool) -> torch_pass.AbstractPass:
+    """The compiled pass where it applies, else the torch one."""
+    kind = cpu_pass.CpuPass if cpu_pass.usable(problem) else torch_pass.TorchPass
+    return kind(problem, function_grad)
+
+
+def run(
+    problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int, make: MakePass = make_pass
+) -> Outcome:
     """Losses of all tokens and, with the upstream gradient `row_scale_N` of each, the gradients."""
     device_type = problem.latent_NKD.device.type
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
-        return _run(problem, row_scale_N if needs.any else None, needs, size)
+        if not needs.any:
+            row_scale_N = None
+        return _run(problem, row_scale_N, needs, size, make(problem, needs.function))
 
 
-def _run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) -> Outcome:
+def _run(
+    problem: Problem,
+    row_scale_N: Tensor | None,
+    needs: Needs,
+    size: int,
+    chunk_pass: torch_pass.AbstractPass,
+) -> Outcome:
     tokens, components, _ = problem.latent_NKD.shape
     words = len(problem.weight_VD)
-    chunk_pass = cpu_pass if cpu_pass.usable(problem) else torch_pass
     length = _chunk_length(problem, chunk_pass, size)
-    outcome = _allocate(problem, needs)
+    outcome = _allocate(problem, needs, several=length < tokens, size=size)
     weight_VD = matmul.widened(problem.weight_VD)
     buffer = problem.latent_NKD.new_empty(length * components, words, dtype=problem.dtype)
     for start in range(0, tokens, length):
@@ -108,22 +129,26 @@ def _run(problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int) 
         if _detect_nonfinite.get():
             _raise_if_nonfinite(logits_NV, start, components)
         scale_N = None if row_scale_N is None else row_scale_N[start : start + count]
-        result = chunk_pass.run(part, logits_NV.view(count, components, words), scale_N, needs.function)
+        result = chunk_pass.run(part, logits_NV.view(count, components, words), scale_N)
         _collect(outcome, result, x_ND, weight_VD, start)
+    if needs.function:
+        outcome.tensors = chunk_pass.function_gradients()
     return _finished(outcome, problem)
 
 
-def _chunk_length(problem: Problem, chunk_pass, size: int) -> int:
+def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
     tokens, components, _ = problem.latent_NKD.shape
-    fixed = cpu_pass.scratch_bytes(problem) if chunk_pass is cpu_pass else 0
-    per_token = components * len(problem.weight_VD) * chunk_pass.bytes_per_logit(problem)
-    most = max(1, (size - fixed) // max(per_token, 1))
-    chunks = max(1, -(-tokens // most))
-    return max(1, -(-tokens // chunks))
+    per_token = components * len(problem.weight_VD) * chunk_pass.bytes_per_logit
+    most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
+    if most >= tokens:
+        return max(1, tokens)
+    whole = most // TILE * TILE or most
+    length = -(-tokens // -(-tokens // whole))
+    return min(-(-length // TILE) * TILE, most)
 
 
-def _allocate(problem: Problem, needs: Needs) -> Outcome:
+def _allocate(problem: Problem, needs: Needs, several: bool, size: int) -> Outcome:
     """Empty results; sums over tokens start at zero in the dtype they are summed in."""
     latent, dtype = problem.latent_NKD, problem.dtype
     outcome = Outcome(latent.new_empty(len(latent), dtype=dtype))
@@ -133,17 +158,23 @@ def _allocate(problem: Problem, needs: Needs) -> Outcome:
         outcome.log_prior_NK = torch.empty_like(problem.log_prior_NK, memory_format=torch.contiguous_format)
     if needs.weight:
         make = torch.zeros if len(latent) == 0 else torch.empty
-        outcome.weight_VD = make(problem.weight_VD.shape, dtype=dtype, device=latent.device)
+        sum_dtype = _sum_dtype(problem, several, size)
+        outcome.weight_VD = make(problem.weight_VD.shape, dtype=sum_dtype, device=latent.device)
     if needs.bias and problem.bias_V is not None:
         outcome.bias_V = torch.zeros_like(problem.bias_V, dtype=dtype)
-    if needs.function:
-        outcome.tensors = tuple(
-            torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32))
-            if problem.form.kind == "callable"
-            else torch.zeros_like(t, dtype=torch.float64)
-            for t in problem.form.tensors
-        )
     return outcome
+
+
+def _sum_dtype(problem: Problem, several: bool, size: int) -> torch.dtype:
+    """What the weight gradient is summed in over chunks: at least float32, if that fits.
+
+    On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk; that is
+    taken for a single chunk, where there is nothing to sum, and where a float32 sum would exceed the budget.
+    """
+    low = problem.weight_VD.dtype
+    if low == problem.dtype or not problem.latent_NKD.is_cuda:
+        return problem.dtype
+    return problem.dtype if several and 4 * problem.weight_VD.numel() <= size else low
 
 
 def _collect(
@@ -158,14 +189,12 @@ def _collect(
     outcome.loss_N[start : start + count] = result.loss_N
     if result.dlogits_NKV is None:
         return
-    for total, term in zip(outcome.tensors, result.dtensors, strict=True):
-        total += term
     if outcome.log_prior_NK is not None:
         assert result.dlog_prior_NK is not None
         outcome.log_prior_NK[start : start + count] = result.dlog_prior_NK
     dlogits_NV = result.dlogits_NKV.reshape(len(x_ND), -1)
     if outcome.bias_V is not None:
-        outcome.bias_V += dlogits_NV.sum(0)
+        outcome.bias_V += dlogits_NV.sum(0, dtype=outcome.bias_V.dtype)
     dlogits_NV = dlogits_NV.to(x_ND.dtype)
     if outcome.latent_NKD is not None:
         rows = outcome.latent_NKD[start : start + count].view(len(x_ND), -1)

@@ -23,7 +23,7 @@ from torch import Tensor
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
 from uncork.ops.problem import Problem
-from uncork.ops.torch_pass import ChunkResult
+from uncork.ops.torch_pass import AbstractPass, ChunkResult
 
 
 KINDS = {"identity": 0, "scale": 1, "table": 2}
@@ -90,77 +90,71 @@ def usable(problem: Problem) -> bool:
     )
 
 
-def scratch_bytes(problem: Problem) -> int:
-    """What the pass allocates beside the logits, whatever the chunk's length."""
-    _, components, _ = problem.latent_NKD.shape
-    row = components * len(problem.weight_VD) * 8
-    sums = 16 * problem.form.tensors[0].numel() if problem.form.kind == "table" else 8
-    return torch.get_num_threads() * (row + sums)
+class CpuPass(AbstractPass):
+    """The compiled pass; the gradient overwrites the logits."""
 
+    def __init__(self, problem: Problem, function_grad: bool) -> None:
+        form = problem.form
+        self.form = form
+        self.threads = max(1, torch.get_num_threads())
+        self.bytes_per_logit = 8 if problem.dense else 4  # a float32 copy of dense targets
+        self.value, self.slope, self.sums = None, None, None
+        intervals = 0
+        if form.kind == "table":
+            bound = form.constants[0]
+            self.value, self.slope = table.values_and_slopes(form.tensors[0], bound, torch.float32)
+            intervals = self.value.numel()
+        if function_grad and form.tensors:
+            shape = (self.threads, max(intervals, 1), 2 if intervals else 1)
+            self.sums = torch.zeros(shape, dtype=torch.float64)
+        row = problem.latent_NKD.shape[1] * len(problem.weight_VD) * 8
+        self.fixed_bytes = self.threads * (row + 16 * intervals) + 16 * intervals
 
-def bytes_per_logit(problem: Problem) -> int:
-    """The logits themselves, and a float32 copy of dense targets."""
-    return 8 if problem.dense else 4
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        library = _library()
+        assert library is not None and logits_NKV.is_contiguous()
+        tokens, components, words = logits_NKV.shape
+        loss_N = torch.empty(tokens, dtype=torch.float32)
+        dlog_prior_NK = torch.empty(tokens, components) if row_scale_N is not None else None
+        # Kept in a list: the structure holds addresses only, and a freed tensor's address is no good.
+        held: list[Tensor] = []
 
+        def address(tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
+            if tensor is None:
+                return None
+            held.append(tensor.detach().to(dtype).contiguous())
+            return held[-1].data_ptr()
 
-def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, function_grad: bool) -> ChunkResult:
-    """As `torch_pass.run`; the gradient overwrites `logits_NKV`."""
-    library = _library()
-    assert library is not None and logits_NKV.is_contiguous()
-    tokens, components, words = logits_NKV.shape
-    form = problem.form
-    threads = max(1, min(torch.get_num_threads(), tokens))
-    value, slope = None, None
-    knots = 0
-    if form.kind == "table":
-        value, slope = table.values_and_slopes(form.tensors[0], form.constants[0], torch.float32)
-        knots = value.numel()
-    sums = None
-    if function_grad and row_scale_N is not None and form.tensors:
-        sums = torch.zeros(threads, max(knots, 1), 2 if knots else 1, dtype=torch.float64)
-    loss_N = torch.empty(tokens, dtype=torch.float32)
-    dlog_prior_NK = torch.empty(tokens, components) if row_scale_N is not None else None
-    # Kept in a list: the structure holds addresses only, and a freed tensor's address is no good.
-    held: list[Tensor] = []
-
-    def address(tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
-        if tensor is None:
-            return None
-        held.append(tensor.detach().to(dtype).contiguous())
-        return held[-1].data_ptr()
-
-    failed = library.uncork_pass(
-        ctypes.byref(
-            _Pass(
-                z=logits_NKV.data_ptr(),
-                tokens=tokens,
-                components=components,
-                words=words,
-                target=None if problem.dense else address(_marked(problem), torch.int64),
-                dense=address(problem.distribution_NV()) if problem.dense else None,
-                token_weight=address(problem.token_weight_N()),
-                row_scale=address(row_scale_N),
-                log_prior=address(problem.log_prior_NK),
-                z_loss=problem.z_loss,
-                kind=KINDS[form.kind],
-                scale=form.tensors[0].item() if form.kind == "scale" else 1.0,
-                value=address(value),
-                slope=address(slope),
-                knots=max(knots, 1),
-                bound=form.constants[0] if knots else 1.0,
-                loss=loss_N.data_ptr(),
-                d_log_prior=None if dlog_prior_NK is None else dlog_prior_NK.data_ptr(),
-                sums=None if sums is None else sums.data_ptr(),
-                threads=threads,
-            )
+        arguments = _Pass(
+            z=logits_NKV.data_ptr(),
+            tokens=tokens,
+            components=components,
+            words=words,
+            target=None if problem.dense else address(_marked(problem), torch.int64),
+            dense=address(problem.distribution_NV()) if problem.dense else None,
+            token_weight=address(problem.token_weight_N()),
+            row_scale=address(row_scale_N),
+            log_prior=address(problem.log_prior_NK),
+            z_loss=problem.z_loss,
+            kind=KINDS[self.form.kind],
+            scale=self.form.tensors[0].item() if self.form.kind == "scale" else 1.0,
+            value=address(self.value),
+            slope=address(self.slope),
+            knots=1 if self.value is None else self.value.numel(),
+            bound=1.0 if self.value is None else self.form.constants[0],
+            loss=loss_N.data_ptr(),
+            d_log_prior=None if dlog_prior_NK is None else dlog_prior_NK.data_ptr(),
+            sums=None if self.sums is None else self.sums.data_ptr(),
+            threads=min(self.threads, tokens),
         )
-    )
-    if failed:
-        raise MemoryError(f"no memory for the scratch of {threads} rows of {words} words")
-    dtensors = () if sums is None else (_gradient(sums.sum(0), form),)
-    if row_scale_N is None:
-        return ChunkResult(loss_N)
-    return ChunkResult(loss_N, logits_NKV, dlog_prior_NK, dtensors)
+        if library.uncork_pass(ctypes.byref(arguments)):
+            raise MemoryError(f"no memory for the scratch of {self.threads} rows of {words} words")
+        if row_scale_N is None:
+            return ChunkResult(loss_N)
+        return ChunkResult(loss_N, logits_NKV, dlog_prior_NK)
+
+    def function_gradients(self) -> tuple[Tensor, ...]:
+        return () if self.sums is None else (_gradient(self.sums.sum(0), self.form),)
 
 
 def _gradient(sums: Tensor, form: Pointwise) -> Tensor:

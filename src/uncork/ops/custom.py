@@ -4,7 +4,7 @@
 gradient of each token's loss beforehand and computes them in the backward pass by `gradients`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,19 @@ SHARED = (
     "int ignore_index, float label_smoothing, float z_loss"
 )
 NUM_DIFFERENTIABLE, NUM_TENSORS, NUM_SHARED = 5, 7, 12
+
+
+def _triton_pass() -> chunked.MakePass:
+    from uncork.ops.triton.chunk_pass import make_pass
+
+    return make_pass
+
+
+# What the chunk loop does with a chunk of logits, by backend; Triton is imported when asked for.
+PASSES: dict[str, Callable[[], chunked.MakePass]] = {
+    "chunked": lambda: chunked.make_pass,
+    "triton": _triton_pass,
+}
 
 
 def flattened(problem: Problem) -> tuple[Any, ...]:
@@ -50,10 +63,10 @@ def _problem(latent, log_prior, weight, bias, tensors, target, class_weight, kin
 
 
 def loss_and_gradients(
-    problem: Problem, reduction: str, needs: Sequence[bool], size: int
+    problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
 ) -> tuple[Tensor, list[Tensor]]:
     """The reduced loss and its gradients, as `gradient_list` orders them."""
-    outcome = chunked.run(problem, row_scale(problem, reduction), Needs(*needs), size)
+    outcome = chunked.run(problem, row_scale(problem, reduction), Needs(*needs), size, PASSES[backend]())
     total = outcome.loss_N.sum()
     loss = total / problem.denominator() if reduction == "mean" else total
     return loss, gradient_list(outcome)
@@ -84,7 +97,7 @@ def _fake_gradients(arguments: Sequence[Any], needs: Sequence[bool]) -> list[Ten
 @torch.library.custom_op(
     "uncork::reduced_loss",
     mutates_args=(),
-    schema=f"({SHARED}, str reduction, bool[] needs, int size) -> Tensor[]",
+    schema=f"({SHARED}, str reduction, bool[] needs, int size, str backend) -> Tensor[]",
 )
 def reduced_loss(*arguments):
     """[loss, gradients of latent, log_prior, weight, bias, tensors...]."""
@@ -97,37 +110,38 @@ def reduced_loss(*arguments):
 @torch.library.custom_op(
     "uncork::gradients",
     mutates_args=(),
-    schema=f"({SHARED}, Tensor row_scale, bool[] needs, int size) -> Tensor[]",
+    schema=f"({SHARED}, Tensor row_scale, bool[] needs, int size, str backend) -> Tensor[]",
 )
 def gradients(*arguments):
     """Gradients for a given upstream gradient of each token's loss."""
-    row_scale_N, needs, size = arguments[NUM_SHARED:]
+    row_scale_N, needs, size, backend = arguments[NUM_SHARED:]
     problem = _problem(*arguments[:NUM_SHARED])
-    return gradient_list(chunked.run(problem, row_scale_N, Needs(*needs), size))
+    return gradient_list(chunked.run(problem, row_scale_N, Needs(*needs), size, PASSES[backend]()))
 
 
 @torch.library.custom_op(
     "uncork::token_losses",
     mutates_args=(),
-    schema=f"({SHARED}, bool[] needs, int size) -> Tensor",
+    schema=f"({SHARED}, bool[] needs, int size, str backend) -> Tensor",
 )
 def token_losses(*arguments):
     """The loss of each token; its backward pass is `gradients`, with the upstream gradient folded in."""
     problem = _problem(*arguments[:NUM_SHARED])
     validate.values(problem)
-    return chunked.run(problem, None, Needs(), arguments[-1]).loss_N
+    _, size, backend = arguments[NUM_SHARED:]
+    return chunked.run(problem, None, Needs(), size, PASSES[backend]()).loss_N
 
 
 @reduced_loss.register_fake
 def _(*arguments):
     latent = arguments[0]
     loss = latent.new_empty((), dtype=compute_dtype(latent.dtype))
-    return [loss, *_fake_gradients(arguments, arguments[-2])]
+    return [loss, *_fake_gradients(arguments, arguments[-3])]
 
 
 @gradients.register_fake
 def _(*arguments):
-    return _fake_gradients(arguments, arguments[-2])
+    return _fake_gradients(arguments, arguments[-3])
 
 
 @token_losses.register_fake
@@ -141,7 +155,7 @@ def _setup(ctx, inputs, output) -> None:
     ctx.num_tensors = len(tensors)
     ctx.save_for_backward(*four, target, class_weight, *tensors)
     ctx.options = inputs[NUM_TENSORS:NUM_SHARED]
-    *ctx.reduction, ctx.needs, ctx.size = inputs[NUM_SHARED:]
+    *ctx.reduction, ctx.needs, ctx.size, ctx.backend = inputs[NUM_SHARED:]
     if isinstance(output, list):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[1:])
@@ -162,7 +176,7 @@ def _backward_reduced(ctx, grads: list[Tensor | None]):
     if ctx.gradients is None:  # the graph was retained, and the first pass gave its gradients away
         arguments = _saved_arguments(ctx)
         scale_N = row_scale(_problem(*arguments), *ctx.reduction) * upstream
-        return _as_returned(ctx, gradients(*arguments, scale_N, ctx.needs, ctx.size))
+        return _as_returned(ctx, gradients(*arguments, scale_N, ctx.needs, ctx.size, ctx.backend))
     given = scaled_in_place(ctx.gradients, upstream)
     ctx.gradients = None
     return _as_returned(ctx, given)
@@ -170,13 +184,13 @@ def _backward_reduced(ctx, grads: list[Tensor | None]):
 
 def _backward_tokens(ctx, upstream_N: Tensor):
     refuse_double_backward(upstream_N)
-    given = gradients(*_saved_arguments(ctx), upstream_N, ctx.needs, ctx.size)
+    given = gradients(*_saved_arguments(ctx), upstream_N, ctx.needs, ctx.size, ctx.backend)
     return _as_returned(ctx, given)
 
 
 def _as_returned(ctx, given: list[Tensor] | None):
     """One entry per argument of the op, None where there is no gradient."""
-    num_options = NUM_SHARED - NUM_DIFFERENTIABLE + len(ctx.reduction) + 2
+    num_options = NUM_SHARED - NUM_DIFFERENTIABLE + len(ctx.reduction) + 3
     if given is None:
         return (None, None, None, None, [None] * ctx.num_tensors, *[None] * num_options)
     four = [g if need else None for g, need in zip(given[:4], ctx.needs, strict=False)]
@@ -186,8 +200,8 @@ def _as_returned(ctx, given: list[Tensor] | None):
 
 def scaled_in_place(given: list[Tensor], upstream: Tensor) -> list[Tensor]:
     """Every gradient times the upstream one; free when that is 1, which only CPU can look up."""
-    real_on_cpu = type(upstream) is Tensor and upstream.device.type == "cpu"
-    if real_on_cpu and not torch.compiler.is_compiling() and upstream.item() == 1.0:
+    real = type(upstream) is Tensor and not torch.compiler.is_compiling()
+    if real and upstream.device.type == "cpu" and upstream.item() == 1.0:
         return given
     return [g.mul_(upstream.to(g.dtype)) if g.numel() else g for g in given]
 

@@ -3,43 +3,46 @@
 import torch
 from torch import Tensor
 
-from uncork.ops import chunked, custom, exact, reference, validate
+from uncork.ops import chunked, custom, exact, reference, triton, validate
 from uncork.ops.problem import Problem
 
 
-def _chunked_loss(problem: Problem, reduction: str) -> Tensor:
+def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     needs = _needs(problem)
-    size = chunked.budget()
+    size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":
         return exact.loss(problem, reduction, needs, size)
     arguments = custom.flattened(problem)
     if reduction == "none":
-        return custom.token_losses(*arguments, needs, size)
-    return custom.reduced_loss(*arguments, reduction, needs, size)[0]
+        return custom.token_losses(*arguments, needs, size, backend)
+    return custom.reduced_loss(*arguments, reduction, needs, size, backend)[0]
 
 
-def _reference_loss(problem: Problem, reduction: str) -> Tensor:
+def _reference_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     if not torch.compiler.is_compiling():  # reading values would break the graph
         validate.values(problem)
     return reference.loss(problem, reduction)
 
 
-BACKENDS = {"reference": _reference_loss, "chunked": _chunked_loss}
+BACKENDS = {"reference": _reference_loss, "chunked": _chunked_loss, "triton": _chunked_loss}
 
 
-def resolve(backend: str) -> str:
+def resolve(backend: str, device: torch.device) -> str:
     """The name of the backend that will run; asking for one that cannot raises."""
     if backend == "auto":
-        return "chunked"
+        on_gpu = device.type == "cuda" and not triton.available(device)
+        return "triton" if on_gpu else "chunked"
     if backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
         raise ValueError(f"`backend` must be one of {names}, got {backend!r}.")
+    if backend == "triton" and (reason := triton.available(device)):
+        raise ValueError(f'`backend` must be able to run: {reason}, got \'triton\'. Use "auto" or "chunked".')
     return backend
 
 
 def loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     """Run the problem on a backend."""
-    return BACKENDS[backend](problem, reduction)
+    return BACKENDS[backend](problem, reduction, backend)
 
 
 def _needs(problem: Problem) -> list[bool]:

@@ -22,7 +22,7 @@ class _ExactLoss(torch.autograd.Function):
         ctx.gradients = None
         if reduction == "none":
             return chunked.run(problem, None, Needs(), size).loss_N
-        loss, ctx.gradients = custom.loss_and_gradients(problem, reduction, needs, size)
+        loss, ctx.gradients = custom.loss_and_gradients(problem, reduction, needs, size, "chunked")
         return loss
 
     @staticmethod

@@ -13,7 +13,8 @@ G_i = sum g and X_i = sum g (x - l_i). They give dL/dF_i = G_i - X_i/d + X_{i-1}
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 
 def step_of(knot_values: Tensor, bound: float) -> float:
@@ -122,3 +123,12 @@ def tabulate(
     inside the bound.
     """
     return function(knots_of(intervals, bound, device)).double()
+
+
+def tabulate_module(module: nn.Module, intervals: int, bound: float, device: torch.device) -> Tensor:
+    """As `tabulate`, the module's parameters taken in float64: slopes are differences of close values."""
+    state = {
+        name: t.double() if t.is_floating_point() else t
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    }
+    return tabulate(lambda knots: functional_call(module, state, (knots,)), intervals, bound, device)

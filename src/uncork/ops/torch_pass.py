@@ -4,6 +4,7 @@ It computes f, logsumexp, the loss, and dL/dz, with the responsibilities of mixt
 inside the chunk. `cpu_pass` does the same work, faster, for the commonest cases.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,10 +22,31 @@ class ChunkResult:
     loss_N: Tensor
     dlogits_NKV: Tensor | None = None
     dlog_prior_NK: Tensor | None = None
-    dtensors: tuple[Tensor, ...] = ()  # of the function's tensors, float64 sums where they are sums
 
 
-# Bytes live at once per logit, as multiples of the logit's own size.
+class AbstractPass(abc.ABC):
+    """Turns chunks of logits into losses and gradients, and sums the gradients of the function's tensors.
+
+    One is made for each call of the loss, and sees the chunks of its problem in order.
+    """
+
+    # Bytes taken per logit of a chunk, the logits included, and beside them whatever the chunk's length.
+    bytes_per_logit: int
+    fixed_bytes: int = 0
+
+    @abc.abstractmethod
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        """One chunk. `row_scale_N` is the upstream gradient of each token's loss; None asks for the loss.
+
+        The logits may be overwritten, and the gradient may lie in their memory.
+        """
+
+    @abc.abstractmethod
+    def function_gradients(self) -> tuple[Tensor, ...]:
+        """The gradients of the function's tensors over all chunks so far."""
+
+
+# Live at once per logit, as multiples of the logit's own size.
 LIVE_COPIES = {
     "identity": 4,
     "scale": 5,
@@ -35,35 +57,44 @@ LIVE_COPIES = {
 }
 
 
-def bytes_per_logit(problem: Problem) -> int:
-    """An upper estimate of what the pass allocates per logit, the logits included."""
-    copies = LIVE_COPIES[problem.form.kind]
-    if not problem.one_word:
-        copies += 3
-    return copies * problem.dtype.itemsize
+class TorchPass(AbstractPass):
+    """The pass in plain torch."""
 
+    def __init__(self, problem: Problem, function_grad: bool) -> None:
+        copies = LIVE_COPIES[problem.form.kind] + (0 if problem.one_word else 3)
+        self.bytes_per_logit = copies * problem.dtype.itemsize
+        self.function_grad = function_grad
+        self.totals: list[Tensor] = []
+        if function_grad:
+            exact = problem.form.kind == "callable"
+            wide = lambda t: torch.promote_types(t.dtype, torch.float32) if exact else torch.float64
+            self.totals = [torch.zeros_like(t, dtype=wide(t)) for t in problem.form.tensors]
 
-def run(problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None, function_grad: bool) -> ChunkResult:
-    """The pass. `row_scale_N` is the upstream gradient of each token's loss; None asks for the loss."""
-    scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, function_grad)
-    lse_NK = scores_NKV.logsumexp(-1)
-    prior_NK = problem.log_prior_NK
-    if prior_NK is not None:
-        prior_NK = prior_NK.to(problem.dtype)
-    backward = _one_word if problem.one_word else _distribution
-    loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
-    if problem.z_loss:
-        loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
-    if row_scale_N is None:
-        return ChunkResult(loss_N)
-    # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
-    row_scale_N = torch.where(problem.valid_N(), row_scale_N, 0.0)
-    g_NKV, dlog_prior_NK = gradient(row_scale_N)
-    if problem.z_loss:
-        factor_NK = (2.0 * problem.z_loss / lse_NK.shape[1]) * row_scale_N[:, None] * lse_NK
-        g_NKV += (scores_NKV - lse_NK[..., None]).exp_().mul_(factor_NK[..., None])
-    dlogits_NKV, dtensors = vjp(g_NKV)
-    return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, tuple(dtensors))
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, self.function_grad)
+        lse_NK = scores_NKV.logsumexp(-1)
+        prior_NK = problem.log_prior_NK
+        if prior_NK is not None:
+            prior_NK = prior_NK.to(problem.dtype)
+        backward = _one_word if problem.one_word else _distribution
+        loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
+        if problem.z_loss:
+            loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
+        if row_scale_N is None:
+            return ChunkResult(loss_N)
+        # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
+        row_scale_N = torch.where(problem.valid_N(), row_scale_N, 0.0)
+        g_NKV, dlog_prior_NK = gradient(row_scale_N)
+        if problem.z_loss:
+            factor_NK = (2.0 * problem.z_loss / lse_NK.shape[1]) * row_scale_N[:, None] * lse_NK
+            g_NKV += (scores_NKV - lse_NK[..., None]).exp_().mul_(factor_NK[..., None])
+        dlogits_NKV, dtensors = vjp(g_NKV)
+        for total, term in zip(self.totals, dtensors, strict=False):
+            total += term
+        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)
+
+    def function_gradients(self) -> tuple[Tensor, ...]:
+        return tuple(self.totals)
 
 
 Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]

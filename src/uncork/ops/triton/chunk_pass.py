@@ -1,0 +1,121 @@
+"""The chunk pass on a GPU: launches the kernels and owns what they share between chunks."""
+
+import torch
+import triton
+from torch import Tensor
+
+from uncork.ops import table
+from uncork.ops.problem import Problem
+from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
+from uncork.ops.triton import kernels, table_gradient
+from uncork.ops.triton.functions import KINDS
+
+
+def make_pass(problem: Problem, function_grad: bool) -> AbstractPass:
+    """The kernels for float32 logits and one word per token; the torch pass for anything else."""
+    usable = problem.dtype == torch.float32 and problem.one_word and problem.form.kind in KINDS
+    return (TritonPass if usable else TorchPass)(problem, function_grad)
+
+
+class TritonPass(AbstractPass):
+    """The pass over float32 logits; the gradient, in the input's dtype, is written over them."""
+
+    bytes_per_logit = 4
+
+    def __init__(self, problem: Problem, function_grad: bool) -> None:
+        form, device = problem.form, problem.latent_NKD.device
+        self.form = form
+        self.unused = torch.empty(1, device=device)
+        self.parameter, self.intervals, self.step = self.unused, 2, 1.0
+        self.sums: table_gradient.Sums | None = None
+        self.dscale: Tensor | None = None
+        if form.kind == "scale":
+            self.parameter = form.tensors[0].reshape(1).float()
+            if function_grad:
+                self.dscale = torch.zeros((), dtype=torch.float64, device=device)
+        if form.kind == "table":
+            self.intervals = form.tensors[0].numel() - 1
+            self.step = table.step_of(form.tensors[0], form.constants[0])
+            self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
+            if function_grad:
+                self.sums = table_gradient.make_sums(problem, self.intervals, form.constants[0])
+                self.fixed_bytes = self.sums.bytes
+
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        tokens, components, words = logits_NKV.shape
+        rows = tokens * components
+        want_gradient = row_scale_N is not None
+        dlogits_NKV = logits_NKV if not want_gradient else _narrow_view(logits_NKV, problem.latent_NKD.dtype)
+        shared = self.sums if self.sums is not None and self.sums.separate else None
+        stats = self.unused if shared is None else logits_NKV.new_empty(3 * rows)
+        loss_N = logits_NKV.new_empty(tokens)
+        dlog_prior_NK = logits_NKV.new_empty(tokens, components) if want_gradient else self.unused
+        dscale_N = logits_NKV.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused
+        sums, unit = (self.unused, self.unused)
+        if self.sums is not None and want_gradient:
+            sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
+        weight, prior = problem.class_weight_V, problem.log_prior_NK
+        block = min(triton.next_power_of_2(words), 4096)
+        if tokens:
+            kernels.token_kernel[(tokens,)](
+                logits_NKV,
+                dlogits_NKV,
+                logits_NKV.stride(1),
+                dlogits_NKV.stride(1),
+                problem.target,
+                self.unused if weight is None else weight,
+                self.unused if prior is None else prior.contiguous(),
+                self.unused if row_scale_N is None else row_scale_N,
+                0 if row_scale_N is None else row_scale_N.stride(0),
+                loss_N,
+                dlog_prior_NK,
+                stats,
+                dscale_N,
+                sums,
+                unit,
+                self.parameter,
+                *self.form.constants,
+                self.intervals,
+                self.step,
+                rows,
+                problem.ignore_index,
+                problem.z_loss,
+                words=words,
+                K=components,
+                K_BLOCK=triton.next_power_of_2(components),
+                KIND=KINDS[self.form.kind],
+                HAS_WEIGHT=weight is not None,
+                HAS_PRIOR=prior is not None,
+                WANT_GRADIENT=want_gradient and shared is None,
+                WANT_STATS=want_gradient and shared is not None,
+                WANT_SUMS=want_gradient and self.sums is not None and shared is None,
+                BLOCK=block,
+                num_warps=8 if block >= 2048 else 4,
+            )
+        if row_scale_N is None:
+            return ChunkResult(loss_N)
+        if shared is not None and tokens:
+            shared.run(logits_NKV, dlogits_NKV, problem.target, stats, self.parameter)
+        if self.dscale is not None:
+            self.dscale += dscale_N.sum(dtype=torch.float64)
+        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)
+
+    def function_gradients(self) -> tuple[Tensor, ...]:
+        if self.dscale is not None:
+            return (self.dscale.clone().reshape(self.form.tensors[0].shape),)
+        return () if self.sums is None else (self.sums.knot_gradient(),)
+
+
+def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
+    pairs = knot_values.new_empty(2 * intervals, dtype=torch.float32)
+    kernels.pairs_kernel[(triton.cdiv(intervals, 1024),)](
+        knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
+    )
+    return pairs
+
+
+def _narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:
+    """The memory of the logits as numbers of `dtype`, one row's in the first part of that row."""
+    if dtype == logits_NKV.dtype:
+        return logits_NKV
+    return logits_NKV.view(dtype)[..., : logits_NKV.shape[-1]]

@@ -1,0 +1,66 @@
+"""Each increasing function inside a kernel: value and slope of a block of logits.
+
+The kinds are those of `uncork.ops.pointwise`, where the formulas are. `parameter_ptr` points to the factor of
+"scale" and to the (value, slope) pairs of "table".
+"""
+
+import triton
+import triton.language as tl
+
+
+IDENTITY: tl.constexpr = tl.constexpr(0)
+SCALE: tl.constexpr = tl.constexpr(1)
+SIGSOFTMAX: tl.constexpr = tl.constexpr(2)
+SOFTCAP: tl.constexpr = tl.constexpr(3)
+TABLE: tl.constexpr = tl.constexpr(4)
+
+KINDS = {"identity": 0, "scale": 1, "sigsoftmax": 2, "softcap": 3, "table": 4}
+
+
+@triton.jit
+def softplus(x):
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def tanh(x):
+    # The quotient loses digits near 0, where the series has them all.
+    e = tl.exp(-2.0 * tl.abs(x))
+    quotient = (1.0 - e) / (1.0 + e)
+    square = x * x
+    series = -0.05396825 + square * 0.02186949
+    series = x * (1.0 + square * (-0.33333333 + square * (0.13333333 + square * series)))
+    return tl.where(tl.abs(x) < 0.3, series, tl.where(x < 0, -quotient, quotient))
+
+
+@triton.jit
+def locate(z, intervals, bound, step):
+    """Interval index and offset from its left knot; NaN lands in interval 0."""
+    position = (z + bound) / step
+    position = tl.where(position > 0.0, position, 0.0)
+    position = tl.minimum(position, (intervals - 1).to(tl.float32))
+    index = position.to(tl.int32)
+    offset = z - (index.to(tl.float32) - 0.5 * intervals.to(tl.float32)) * step
+    return index, offset
+
+
+@triton.jit
+def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.constexpr):
+    """f(z) and f'(z); `first` and `second` are the form's two constants."""
+    if KIND == SCALE:
+        factor = tl.load(parameter_ptr)
+        return z * factor, tl.zeros_like(z) + factor
+    elif KIND == SIGSOFTMAX:
+        moved = z - first
+        slope = second - (second - 1.0) * tl.sigmoid(moved)
+        return second * moved + first - (second - 1.0) * softplus(moved), slope
+    elif KIND == SOFTCAP:
+        t = tanh(z / first)
+        return first * t, 1.0 - t * t
+    elif KIND == TABLE:
+        index, offset = locate(z, intervals, first, step)
+        value = tl.load(parameter_ptr + 2 * index)
+        slope = tl.load(parameter_ptr + 2 * index + 1)
+        return value + slope * offset, slope
+    else:
+        return z, tl.zeros_like(z) + 1.0

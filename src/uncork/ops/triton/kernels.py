@@ -1,0 +1,180 @@
+"""Triton kernels of the chunk pass. One program per token; its K rows of logits are read once for the loss and
+once for the gradient, which overwrites them.
+
+Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
+"""
+
+import triton
+import triton.language as tl
+
+from uncork.ops.triton.functions import SCALE, locate, value_and_slope
+
+
+@triton.jit
+def token_kernel(
+    z_ptr,
+    dz_ptr,
+    z_stride,
+    dz_stride,
+    target_ptr,
+    class_weight_ptr,
+    log_prior_ptr,
+    row_scale_ptr,
+    row_scale_stride,
+    loss_ptr,
+    dlog_prior_ptr,
+    stats_ptr,
+    dscale_ptr,
+    sums_ptr,
+    sums_unit_ptr,
+    parameter_ptr,
+    first,
+    second,
+    intervals,
+    step,
+    rows,
+    ignore_index,
+    z_loss,
+    words: tl.constexpr,
+    K: tl.constexpr,
+    K_BLOCK: tl.constexpr,
+    KIND: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_PRIOR: tl.constexpr,
+    WANT_GRADIENT: tl.constexpr,
+    WANT_STATS: tl.constexpr,
+    WANT_SUMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs for it."""
+    token = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + token)
+    valid = target != ignore_index
+    tl.device_assert((target >= 0) & (target < words) | (target == ignore_index), "target out of range")
+    # An assertion may be compiled out: an index outside the row must still never be read or written.
+    word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
+    weight = 1.0
+    if HAS_WEIGHT:
+        weight = tl.load(class_weight_ptr + word).to(tl.float32)
+    weight = tl.where(valid, weight, 0.0)
+
+    components = tl.arange(0, K_BLOCK)
+    m_components = components < K
+    lse_K = tl.zeros([K_BLOCK], tl.float32)
+    joint_K = tl.full([K_BLOCK], float("-inf"), tl.float32)
+    for k in range(K):
+        row_ptr = z_ptr + (token * K + k) * z_stride
+        top = float("-inf")
+        total = 0.0
+        for start in range(0, words, BLOCK):
+            offsets = start + tl.arange(0, BLOCK)
+            m_words = offsets < words
+            b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
+            b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
+            b_f = tl.where(m_words, b_f, float("-inf"))
+            higher = tl.maximum(top, tl.max(b_f, 0))
+            # A row of -inf so far has no finite maximum to subtract.
+            safe = tl.where(higher == float("-inf"), 0.0, higher)
+            total = total * tl.exp(top - safe) + tl.sum(tl.exp(b_f - safe), 0)
+            top = higher
+        lse = top + tl.log(total)
+        one = tl.arange(0, 1)
+        z_word = tl.load(row_ptr + word + one).to(tl.float32)
+        f_word, _ = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
+        log_p = tl.sum(f_word, 0) - lse
+        if HAS_PRIOR:
+            log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
+        lse_K = tl.where(components == k, lse, lse_K)
+        joint_K = tl.where(components == k, log_p, joint_K)
+
+    top = tl.max(joint_K, 0)
+    log_p = top + tl.log(tl.sum(tl.exp(joint_K - top), 0))
+    squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
+    loss = tl.where(valid, z_loss * squares - weight * log_p, 0.0)
+    tl.store(loss_ptr + token, loss)
+
+    if WANT_GRADIENT or WANT_STATS:
+        scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
+        # 1/0 when every token is ignored: nothing must come of it.
+        scale = tl.where(valid, scale, 0.0)
+        share_K = scale * weight * tl.exp(joint_K - log_p)
+        factor_K = share_K + scale * z_loss * 2.0 * lse_K / K
+        tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
+        if WANT_STATS:
+            place = stats_ptr + token * K + components
+            tl.store(place, lse_K, mask=m_components)
+            tl.store(place + rows, factor_K, mask=m_components)
+            tl.store(place + 2 * rows, share_K, mask=m_components)
+    if WANT_GRADIENT:
+        along = 0.0
+        for k in range(K):
+            chosen = components == k
+            lse = tl.sum(tl.where(chosen, lse_K, 0.0), 0)
+            share = tl.sum(tl.where(chosen, share_K, 0.0), 0)
+            factor = tl.sum(tl.where(chosen, factor_K, 0.0), 0)
+            row_ptr = z_ptr + (token * K + k) * z_stride
+            out_ptr = dz_ptr + (token * K + k) * dz_stride
+            for start in range(0, words, BLOCK):
+                offsets = start + tl.arange(0, BLOCK)
+                m_words = offsets < words
+                b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
+                b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
+                b_g = factor * tl.exp(b_f - lse)
+                b_g = tl.where(offsets == word, b_g - share, b_g)
+                b_g = tl.where(m_words & valid, b_g, 0.0)
+                if KIND == SCALE:
+                    along += tl.sum(b_g * b_z, 0)
+                if WANT_SUMS:
+                    deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
+                # dz may be half as wide as z and lie on it: the block must be read before it is written.
+                tl.debug_barrier()
+                tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
+        if KIND == SCALE:
+            tl.store(dscale_ptr + token, along)
+
+
+@triton.jit
+def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
+    """Add g (1 - t) to the left knot and g t to the right one, t = offset / step, as integers.
+
+    Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is left of
+    the offset goes to two slots of its own behind the knots.
+    """
+    unit = tl.load(sums_unit_ptr)
+    index, offset = locate(b_z, intervals, bound, step)
+    t = tl.minimum(tl.maximum(offset / step, 0.0), 1.0)
+    left = (b_g * (1.0 - t) * unit).to(tl.int64)
+    right = (b_g * t * unit).to(tl.int64)
+    tl.atomic_add(sums_ptr + index, left, mask=m_words & (left != 0))
+    tl.atomic_add(sums_ptr + index + 1, right, mask=m_words & (right != 0))
+    # In units of 2^14 bounds, so that logits up to 16384 bounds away still fit.
+    rest = (offset - t * step) / (bound * 16384.0)
+    beyond = (b_g * rest * unit).to(tl.int64)
+    slot = intervals + 1 + (offset > 0).to(tl.int32)
+    tl.atomic_add(sums_ptr + slot, beyond, mask=m_words & ((b_z < -bound) | (b_z > bound)) & (beyond != 0))
+
+
+@triton.jit
+def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
+    """(value, slope) of every interval in float32 from float64 knot values."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < intervals
+    left = tl.load(knot_ptr + index, mask=mask, other=0.0)
+    right = tl.load(knot_ptr + index + 1, mask=mask, other=0.0)
+    tl.store(pairs_ptr + 2 * index, left.to(tl.float32), mask=mask)
+    tl.store(pairs_ptr + 2 * index + 1, ((right - left) * per_step).to(tl.float32), mask=mask)
+
+
+@triton.jit
+def scale_kernel(x_ptr, factor_ptr, size, BLOCK: tl.constexpr):
+    """x *= factor, unless the factor is 1: then nothing is read or written."""
+    factor = tl.load(factor_ptr).to(tl.float32)
+    if factor != 1.0:
+        stride = tl.num_programs(0).to(tl.int64) * BLOCK
+        start = tl.program_id(0).to(tl.int64) * BLOCK
+        while start < size:
+            offsets = start + tl.arange(0, BLOCK)
+            mask = offsets < size
+            x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
+            tl.store(x_ptr + offsets, (x.to(tl.float32) * factor).to(x_ptr.dtype.element_ty), mask=mask)
+            start += stride

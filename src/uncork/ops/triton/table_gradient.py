@@ -1,0 +1,152 @@
+"""Sums per knot of a table function on a GPU, two ways.
+
+`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every run,
+and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the NVRTC that
+comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
+"""
+
+import abc
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from uncork.ops.problem import Problem
+
+
+SOURCE = Path(__file__).with_name("table_gradient.cu")
+OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
+# Bits of headroom below 2^63 for the largest sum a knot can reach.
+UNITS = 2.0**61
+# The slots behind the knots hold gradient times distance beyond the table, in this many bounds.
+BEYOND = 16384.0
+
+
+class Sums(abc.ABC):
+    """Collects dL/dF of the k + 1 knots over chunks."""
+
+    separate: bool  # whether the sums, and dL/dz, come from a kernel of their own
+    bytes: int
+
+    def __init__(self, intervals: int, bound: float) -> None:
+        self.intervals, self.bound = intervals, bound
+
+    @abc.abstractmethod
+    def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Called before each chunk; the memory of the sums and their unit, for the Triton kernel."""
+
+    def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        """The separate kernel, if there is one."""
+
+    @abc.abstractmethod
+    def slots(self) -> tuple[Tensor, Tensor]:
+        """Float64 sums at the k + 1 knots, and gradient times distance below and above the table."""
+
+    def knot_gradient(self) -> Tensor:
+        """dL/dF: what lies beyond an end acts through that end's slope, so on its last two knots."""
+        knots, beyond = self.slots()
+        pull = beyond * (self.intervals / (2.0 * self.bound))
+        knots[0] -= pull[0]
+        knots[1] += pull[0]
+        knots[-2] -= pull[1]
+        knots[-1] += pull[1]
+        return knots
+
+
+def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
+    """The fast sums on a GPU, unless torch was asked for deterministic algorithms."""
+    device = problem.latent_NKD.device
+    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        return IntegerSums(intervals, bound, device)
+    return SharedSums(problem, intervals, bound)
+
+
+class IntegerSums(Sums):
+    """Fixed-point sums: exact addition, so no order of threads can change a bit."""
+
+    separate = False
+
+    def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
+        super().__init__(intervals, bound)
+        self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
+        self.held: tuple[Tensor, Tensor] | None = None
+        self.bytes = 16 * (intervals + 3)
+
+    def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
+        self._collect()
+        # |g| summed over a row is at most twice the token's weight, and z-loss adds its own.
+        reach_N = 2.0 * problem.token_weight_N()
+        if problem.z_loss:
+            reach_N = reach_N + 2.0 * problem.z_loss * logits_NKV.abs().amax((1, 2)).add(64.0)
+        mass = (reach_N * row_scale_N).abs().nan_to_num(posinf=0.0).sum()
+        unit = (UNITS / mass.clamp_min(1e-30)).float()
+        ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)
+        self.held = (ints, unit)
+        return self.held
+
+    def _collect(self) -> None:
+        if self.held is not None:
+            ints, unit = self.held
+            self.total += ints.double() / unit.double()
+            self.held = None
+
+    def slots(self) -> tuple[Tensor, Tensor]:
+        self._collect()
+        return self.total[:-2].clone(), self.total[-2:] * (self.bound * BEYOND)
+
+
+class SharedSums(Sums):
+    """A window of knots in shared memory, a copy per block; the rest in global memory."""
+
+    separate = True
+
+    def __init__(self, problem: Problem, intervals: int, bound: float) -> None:
+        super().__init__(intervals, bound)
+        device = problem.latent_NKD.device
+        properties = torch.cuda.get_device_properties(device)
+        self.blocks = properties.multi_processor_count
+        self.width = min(intervals + 1, properties.shared_memory_per_block_optin // 4)
+        self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
+        self.staging = torch.zeros(self.blocks, self.width, device=device)
+        self.window: Tensor | None = None
+        self.bytes = 4 * self.blocks * self.width + 16 * intervals
+
+    def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
+        if self.window is None:  # chosen once: the copies of all chunks must be of the same knots
+            middle = logits_NKV[:8].mean().nan_to_num()
+            start = (middle + self.bound) * (self.intervals / (2.0 * self.bound)) - self.width / 2
+            self.window = start.clamp(0, self.intervals + 1 - self.width).to(torch.int32)
+        return self.total, self.total
+
+    def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        tokens, components, words = logits.shape
+        kernel = _compiled(dlogits.dtype, 4 * self.width, logits.device.index)
+        assert self.window is not None
+        kernel(
+            (self.blocks, 1, 1),
+            (1024, 1, 1),
+            [
+                logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
+                self.window, self.staging, self.total, tokens * components, components, words,
+                self.intervals, self.width, 1, float(self.bound),
+            ],
+            shared_mem=4 * self.width,
+        )  # fmt: skip
+
+    def slots(self) -> tuple[Tensor, Tensor]:
+        knots = self.total[:-2].clone()
+        if self.window is not None:
+            place = torch.arange(self.width, device=knots.device) + self.window
+            knots.index_add_(0, place, self.staging.sum(0, dtype=torch.float64))
+        return knots, self.total[-2:]
+
+
+@functools.cache
+def _compiled(dtype: torch.dtype, shared_bytes: int, device: int):
+    with torch.cuda.device(device):
+        kernel = torch.cuda._compile_kernel(
+            SOURCE.read_text(), f"table_gradient<{OUTPUTS[dtype]}>", nvcc_options=["-std=c++17"]
+        )
+        kernel.set_shared_memory_config(shared_bytes)
+    return kernel
