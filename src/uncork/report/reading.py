@@ -127,7 +127,7 @@ def certificate_reading(panels: Sequence[Panel]) -> str | None:
         f"With the learned words, better context vectors could lower Linear-Softmax's KL by at most "
         f"{percent(max(excess))} (average {percent(mean(excess))}) over {len(rows)} fits, certified on up to "
         f"{max(r['contexts'] for r in rows)} contexts each, with duality gaps up to "
-        f"{max(r['largest_gap'] for r in rows):.1e} nats: the rest is the price of the width and of the words, "
+        f"{max(r['largest_gap'] for r in rows):.1e} nats: the rest is the price of width and words, "
         "not of the context vectors."
     )
 

@@ -60,7 +60,8 @@ class Panel:
 
     def spread(self, head: str, width: int, metric: str) -> Spread | None:
         """The metric over seeds, None where there is no such fit."""
-        found = [r["metrics"][metric] for r in self.records.get(head, {}).get(width, [])]
+        records = self.records.get(head, {}).get(width, [])
+        found = [r["metrics"][metric] for r in records if r["stopped"] != "diverged"]
         return spread(found) if found else None
 
     def best(self, width: int, metric: str) -> str | None:

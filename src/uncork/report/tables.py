@@ -96,7 +96,7 @@ def slope_table(panels: list[Panel]) -> Table | None:
         for head in ("monotone", "plif"):
             for width in sorted({panel.widths[0], panel.widths[-1]}):
                 records = panel.records.get(head, {}).get(width, [])
-                if not records:
+                if not records or not records[0]["function"]:
                     continue
                 function = records[0]["function"]
                 statistics = function["slope_statistics"]
@@ -118,7 +118,7 @@ def rank_table(panels: list[Panel]) -> Table:
             row = [(f"{panel.setting.title}, D = {width}", False)]
             for head in LABELS:
                 records = panel.records.get(head, {}).get(width, [])
-                ranks = [(r["rank"]["press"], r["rank"]["effective"]["1e-05"]) for r in records]
+                ranks = [(r["rank"]["press"], r["rank"]["effective"]["1e-05"]) for r in records if r["rank"]]
                 row.append((f"{ranks[0][0]} / {ranks[0][1]}" if ranks else "–", False))
             rows.append(row)
     columns = ["setting", *LABELS.values()]

@@ -1,5 +1,6 @@
 """One cell from task to result record, and the record's place on disk."""
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,28 +24,41 @@ def run_cell(
     began = time.perf_counter()
     fitted = fit(cell, task, settings, progress)
     fit_seconds = time.perf_counter() - began
-    components = settings.components if cell.head == "mos" else 1
-    certified = None
-    if cell.head == "softmax" and settings.certified_contexts:
-        certified = metrics.certify(fitted, task, settings.certified_contexts)
     return {
         "kind": KIND,
         "cell": asdict(cell),
         "settings": _plain(settings),
-        "metrics": metrics.evaluate(fitted, task, components),
-        "certified": certified,
-        "function": metrics.learned_function(fitted, task),
-        "rank": metrics.model_rank(fitted, task),
-        "search": fitted.search,
+        **_measured(cell, fitted, task, settings),
+        "search": [{**trial, "kl": _finite(trial["kl"])} for trial in fitted.search],
         "rate": fitted.rate,
         "stopped": fitted.stopped,
         "passes": len(fitted.history),
-        "history": [round(value, 6) for value in fitted.history],
+        "history": [_finite(round(value, 6)) for value in fitted.history],
         "parameters": parameter_counts(fitted),
         "fit_seconds": fit_seconds,
         "seconds": time.perf_counter() - began,
         "provenance": origin,
     }
+
+
+def _measured(cell: Cell, fitted: Fit, task: Task, settings: Settings) -> dict[str, Any]:
+    """Everything read off a fit; nothing of one that diverged."""
+    if fitted.stopped == "diverged":
+        return {"metrics": None, "certified": None, "function": None, "rank": None}
+    certified = None
+    if cell.head == "softmax" and settings.certified_contexts:
+        certified = metrics.certify(fitted, task, settings.certified_contexts)
+    return {
+        "metrics": metrics.evaluate(fitted, task, settings.components if cell.head == "mos" else 1),
+        "certified": certified,
+        "function": metrics.learned_function(fitted, task),
+        "rank": metrics.model_rank(fitted, task),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def parameter_counts(fitted: Fit) -> dict[str, int]:

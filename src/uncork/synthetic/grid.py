@@ -189,6 +189,8 @@ def _run_alone(cell: Cell, folder: Path, settings: Settings, device: str) -> dic
 def _line(record: dict[str, Any]) -> str:
     cell = Cell(**record["cell"])
     measured = record["metrics"]
+    if measured is None:
+        return f"{cell.name}: diverged"
     return (
         f"{cell.name}: KL {measured['kl']:.4f}, modes {measured['mode_matching']:.1f} %, "
         f"{record['stopped']} after {record['passes']} passes, {record['seconds']:.1f} s"
