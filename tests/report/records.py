@@ -49,9 +49,13 @@ def record(head, width, seed=0, vocabulary=100, concentration=0.1, kl=None, mode
         "fit_seconds": 1.0,
         "seconds": 1.2,
         "provenance": {
-            "uncork": "0", "commit": "abc", "torch": "2", "python": "3", "hardware": "a machine", "started": "now",
+            "uncork": "0",
+            "commit": "abc",
+            "torch": "2",
+            "hardware": "a machine",
+            "started": "now",
         },
-    }  # fmt: skip
+    }
     if head == "softmax":
         values["certified"] = {
             "contexts": 256,

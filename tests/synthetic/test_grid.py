@@ -71,8 +71,9 @@ def test_a_stopped_grid_goes_on_where_it_was(tmp_path):
 
 def test_a_killed_process_loses_only_its_current_cell(tmp_path):
     command = [
-        sys.executable, "-m", "uncork.synthetic", "--out", str(tmp_path), "--vocabularies", "30", "--widths", "2",
-        "--contexts", "200", "--heads", "softmax", "sigsoftmax", "--seeds", "0", "1", "--concentrations", "0.1",
+        sys.executable, "-m", "uncork.synthetic", "--out", str(tmp_path), "--vocabularies", "30",
+        "--widths", "2", "--contexts", "200", "--heads", "softmax", "sigsoftmax", "--seeds", "0", "1",
+        "--concentrations", "0.1",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -139,8 +140,8 @@ def test_a_damaged_cell_is_named(tmp_path):
         run_grid(TINY, tmp_path, QUICK)
 
 
-ARGUMENTS = ["--vocabularies", "8", "--widths", "2", "--concentrations", "1", "--contexts", "20", "--seeds", "0",
-             "--heads", "softmax", "--max-passes", "2", "--trial-passes", "1"]  # fmt: skip
+ARGUMENTS = ["--vocabularies", "8", "--widths", "2", "--concentrations", "1", "--contexts", "20",
+             "--seeds", "0", "--heads", "softmax", "--max-passes", "2", "--trial-passes", "1"]  # fmt: skip
 
 
 def test_the_plain_entry_resumes_from_a_bundle(tmp_path, capsys):

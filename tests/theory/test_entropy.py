@@ -91,6 +91,16 @@ def test_certificates_with_many_zeros(width):
         assert other.value == pytest.approx(float(value), abs=1e-5)
 
 
+def test_a_word_of_all_the_mass_is_no_error():
+    words = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.eye(6, dtype=torch.float64)
+    start = 1e4 * words  # each Q is one word to the last digit: its covariance is zero
+    optimum = minimum_cross_entropy(target, words, start=start)
+    assert torch.isfinite(optimum.value).all() and torch.isfinite(optimum.hidden).all()
+    assert (optimum.value >= optimum.lower - 1e-12).all()
+    assert (optimum.value <= cross_entropy(target, words, start) + 1e-12).all()
+
+
 def test_words_with_repeated_columns():
     target, weight = problem()
     doubled = torch.cat([weight[:, :2], weight[:, :2], torch.ones(SIZE, 1)], 1)

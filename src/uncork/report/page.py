@@ -141,7 +141,8 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
         f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a relative fall of the KL "
         f"below {settings['tolerance']:g} per pass over {settings['patience']} passes, after "
         f"{settings['decays']} reductions of the rate; at most {settings['max_passes']} passes. MoS has "
-        f"{settings['components']} components, the monotone network {settings['units']} units, PLIF {settings['knots']} pieces."
+        f"{settings['components']} components, the monotone network {settings['units']} units, PLIF "
+        f"{settings['knots']} pieces."
     )
     origins = sorted({_origin(r["provenance"]) for r in results.cells})
     return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])

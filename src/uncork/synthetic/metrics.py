@@ -84,7 +84,7 @@ def certify(fit: Fit, task: Task, contexts: int) -> dict[str, float]:
 
 
 @torch.no_grad()
-def learned_function(fit: Fit, task: Task, points: int = 201) -> dict[str, Any] | None:
+def learned_function(fit: Fit, task: Task, points: int = 101) -> dict[str, Any] | None:
     """f and its slope where the logits are, with slope statistics there; None for heads without f."""
     function = getattr(fit.head, "function", None)
     if function is None:
@@ -113,7 +113,7 @@ def model_rank(fit: Fit, task: Task, contexts: int = 256) -> dict[str, Any]:
     """Ranks of the model's log-probability matrix on the first contexts, in float64."""
     hidden = fit.hidden()[: min(contexts, task.contexts)]
     head: nn.Module = fit.head.double()
-    report = rank_report(head.log_prob(hidden.double()))
+    report = rank_report(head.log_prob(hidden.double()).cpu())
     fit.head.float()
     return {
         "shape": list(report.shape),

@@ -79,7 +79,8 @@ def minimum_cross_entropy(
         lower, residual = _lower_bound(target, weight, moment, probability, step)
         if iteration == max_iterations or bool((value - lower <= tolerance).all()):
             return CrossEntropyOptimum(hidden, value, lower, residual, iteration)
-        slope = ((probability @ weight - moment) * step).sum(-1)
+        # Rounding can turn a step uphill where nothing is left to gain: it must not be taken.
+        slope = ((probability @ weight - moment) * step).sum(-1).clamp(max=0)
         hidden = _line_search(target, weight, hidden, step, value, slope)
         iteration += 1
 
@@ -106,8 +107,10 @@ def _newton_step(probability: Tensor, weight: Tensor, moment: Tensor) -> Tensor:
     step = torch.zeros_like(rest)
     for _ in range(3):  # refinement removes what the ridge leaves, so that R meets the constraints
         residual = rest - (covariance @ step[:, :, None])[..., 0]
-        step = step + torch.linalg.solve(covariance + ridge, residual[:, :, None])[..., 0]
-    return torch.nan_to_num(step)
+        # A context whose Q is one word has no covariance left: its step is zero, and no error.
+        solved = torch.linalg.solve_ex(covariance + ridge, residual[:, :, None])[0][..., 0]
+        step = step + torch.nan_to_num(solved, nan=0.0, posinf=0.0, neginf=0.0)
+    return step
 
 
 def _lower_bound(
@@ -137,7 +140,7 @@ def _lower_bound(
         # On the boundary of the hull the optimal R is zero off a face: retry without the blocking
         # words.
         base = torch.where(blocked, 0, base)
-        base = base / base.sum(-1, keepdim=True)
+        base = base / base.sum(-1, keepdim=True).clamp(min=1e-300)
         step = _newton_step(base, weight, moment)
     return best, residual
 
