@@ -39,4 +39,4 @@ class Scale(AbstractMonotone):
         return softplus(self.v.double()).to(dtype)
 
     def extra_repr(self) -> str:
-        return f"a={self.a.item():.6g}"
+        return "a=?" if self.v.is_meta else f"a={self.a.item():.6g}"

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from uncork.ops import dispatch, validate
-from uncork.ops.chunked import chunk_bytes as chunk_bytes, detect_nonfinite as detect_nonfinite
+from uncork.ops.chunked import chunk_bytes as chunk_bytes
+from uncork.ops.nonfinite import detect_nonfinite as detect_nonfinite
 from uncork.ops.pointwise import as_pointwise, exactly, tabulated
 from uncork.ops.problem import Problem, compute_dtype
 from uncork.ops.scores import autocast_operands, scores as scores
@@ -96,8 +97,9 @@ def mixture_cross_entropy(
     if validate.floating("log_prior", log_prior).shape != latent.shape[:-1]:
         raise ValueError(
             f"`log_prior` must have the leading shape of `latent`, {tuple(latent.shape[:-1])}, got "
-            f"{tuple(log_prior.shape)}."
+            f"{tuple(log_prior.shape)}. Pass the log_softmax over components of each token."
         )
+    validate.on_device("log_prior", log_prior, linear_weight.device)
     components, width = latent.shape[-2:]
     if components < 1:
         raise ValueError("`latent` must have at least one component, got 0.")

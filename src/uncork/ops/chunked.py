@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops import cpu_pass, matmul, torch_pass
+from uncork.ops import cpu_pass, matmul, nonfinite, torch_pass
 from uncork.ops.problem import Problem
 
 
@@ -22,7 +22,6 @@ DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 TILE = 128
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
-_detect_nonfinite: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", default=False)
 
 
 @contextlib.contextmanager
@@ -40,19 +39,6 @@ def chunk_bytes(size: int) -> Iterator[None]:
         yield
     finally:
         _chunk_bytes.reset(token)
-
-
-@contextlib.contextmanager
-def detect_nonfinite() -> Iterator[None]:
-    """Raise `FloatingPointError` when a logit is NaN or infinite, inside this block.
-
-    It reads the logits back, so on an accelerator every loss waits for the device: for debugging.
-    """
-    token = _detect_nonfinite.set(True)
-    try:
-        yield
-    finally:
-        _detect_nonfinite.reset(token)
 
 
 def budget(device_type: str) -> int:
@@ -88,13 +74,13 @@ class Outcome:
     tensors: tuple[Tensor, ...] = ()
 
 
-MakePass = Callable[[Problem, bool], torch_pass.AbstractPass]
+MakePass = Callable[[Problem, bool, int], torch_pass.AbstractPass]
 
 
-def make_pass(problem: Problem, function_grad: bool) -> torch_pass.AbstractPass:
+def make_pass(problem: Problem, function_grad: bool, size: int) -> torch_pass.AbstractPass:
     """The compiled pass where it applies, else the torch one."""
     kind = cpu_pass.CpuPass if cpu_pass.usable(problem) else torch_pass.TorchPass
-    return kind(problem, function_grad)
+    return kind(problem, function_grad, size)
 
 
 def run(
@@ -105,7 +91,7 @@ def run(
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         if not needs.any:
             row_scale_N = None
-        return _run(problem, row_scale_N, needs, size, make(problem, needs.function))
+        return _run(problem, row_scale_N, needs, size, make(problem, needs.function, size))
 
 
 def _run(
@@ -126,10 +112,10 @@ def _run(
         count = len(part.latent_NKD)
         x_ND = matmul.widened(part.latent_NKD).reshape(count * components, -1)
         logits_NV = matmul.logits(x_ND, weight_VD, part.bias_V, buffer[: count * components])
-        if _detect_nonfinite.get():
-            _raise_if_nonfinite(logits_NV, start, components)
+        logits_NKV = logits_NV.view(count, components, words)
+        nonfinite.check(logits_NKV, start)
         scale_N = None if row_scale_N is None else row_scale_N[start : start + count]
-        result = chunk_pass.run(part, logits_NV.view(count, components, words), scale_N)
+        result = chunk_pass.run(part, logits_NKV, scale_N)
         _collect(outcome, result, x_ND, weight_VD, start)
     if needs.function:
         outcome.tensors = chunk_pass.function_gradients()
@@ -216,15 +202,3 @@ def _finished(outcome: Outcome, problem: Problem) -> Outcome:
         total.to(t.dtype) for total, t in zip(outcome.tensors, problem.form.tensors, strict=False)
     )
     return outcome
-
-
-def _raise_if_nonfinite(logits_NV: Tensor, start: int, components: int) -> None:
-    bad = ~torch.isfinite(logits_NV)
-    if not bad.any():
-        return
-    row, word = bad.nonzero()[0].tolist()
-    raise FloatingPointError(
-        f"logits must be finite: {int(bad.sum())} of this chunk are not, the first at token "
-        f"{start + row // components}, word {word} ({logits_NV[row, word].item()}). Look for NaN or "
-        "infinity in `input`, `linear_weight` and `linear_bias`."
-    )

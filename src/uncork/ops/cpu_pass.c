@@ -39,7 +39,8 @@ typedef struct {
 
 typedef struct { const Pass *pass; int64_t begin, end; double *sums; int failed; } Share;
 
-/* exp for x <= 0, relative error about 1e-7; the polynomial is that of Cephes. */
+/* exp for x <= 0, relative error about 1e-7; the polynomial is that of Cephes. A function that is not
+ * increasing makes x positive: right up to 88, then infinite, so that the loss shows it. */
 INLINE float exp_nonpositive(float x) {
     float n = rintf(x * 1.44269504088896341f);
     float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -52,8 +53,10 @@ INLINE float exp_nonpositive(float x) {
     p = p * r * r + r + 1.0f;
     /* Clamped before the conversion: NaN and -inf must not make an undefined integer. */
     float m = n > -126.0f ? n : -126.0f;
+    m = m < 127.0f ? m : 127.0f;
     union { int32_t i; float f; } two_to_n = {((int32_t)m + 127) * (1 << 23)};
-    return x < -87.0f ? 0.0f : p * two_to_n.f;
+    float e = x < -87.0f ? 0.0f : p * two_to_n.f;
+    return x > 88.0f ? INFINITY : e;
 }
 
 /* NaN compares false and lands in interval 0. */

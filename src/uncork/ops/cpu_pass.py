@@ -93,10 +93,9 @@ def usable(problem: Problem) -> bool:
 class CpuPass(AbstractPass):
     """The compiled pass; the gradient overwrites the logits."""
 
-    def __init__(self, problem: Problem, function_grad: bool) -> None:
+    def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         form = problem.form
         self.form = form
-        self.threads = max(1, torch.get_num_threads())
         self.bytes_per_logit = 8 if problem.dense else 4  # a float32 copy of dense targets
         self.value, self.slope, self.sums = None, None, None
         intervals = 0
@@ -104,11 +103,14 @@ class CpuPass(AbstractPass):
             bound = form.constants[0]
             self.value, self.slope = table.values_and_slopes(form.tensors[0], bound, torch.float32)
             intervals = self.value.numel()
+        # A thread has a copy of one token's rows, and sums of its own: at most half the budget for all.
+        row = problem.latent_NKD.shape[1] * len(problem.weight_VD) * 8
+        each = row + (16 * intervals if function_grad else 0)
+        self.threads = max(1, min(torch.get_num_threads(), len(problem.latent_NKD), size // 2 // each))
+        self.fixed_bytes = self.threads * each + 8 * intervals
         if function_grad and form.tensors:
             shape = (self.threads, max(intervals, 1), 2 if intervals else 1)
             self.sums = torch.zeros(shape, dtype=torch.float64)
-        row = problem.latent_NKD.shape[1] * len(problem.weight_VD) * 8
-        self.fixed_bytes = self.threads * (row + 16 * intervals) + 16 * intervals
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         library = _library()
@@ -219,13 +221,13 @@ def _compiled(command: list[str]) -> Path:
 
 def _cache_folder() -> Path:
     """A folder only this user can write to: what lies there is loaded as code."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "uncork"
     try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = root / "uncork"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         pass
     return Path(tempfile.mkdtemp(prefix="uncork-"))
 

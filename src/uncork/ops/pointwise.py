@@ -92,7 +92,7 @@ def value(form: Pointwise, z: Tensor) -> Tensor:
             return table.piecewise_linear(z, form.tensors[0], form.constants[0])
         case "callable":
             assert form.call is not None
-            return form.call(z)
+            return _elementwise(form.call(z), z)
     raise AssertionError(f"unknown kind {form.kind!r}")
 
 
@@ -108,7 +108,8 @@ def value_and_vjp(
             return z, lambda g: (g, [])
         case "scale":
             a = form.tensors[0]
-            return z * a, lambda g: (g * a, [(g * z).sum(dtype=torch.float64)])
+            along = lambda g: [(g * z).sum(dtype=torch.float64)] if tensors_need_grad else []
+            return z * a, lambda g: (g * a, along(g))
         case "sigsoftmax":
             slope = generalized_sigsoftmax_slope
             return value(form, z), lambda g: (g * slope(z, *form.constants), [])
@@ -119,6 +120,16 @@ def value_and_vjp(
         case "callable":
             return _callable_value_and_vjp(form, z, tensors_need_grad)
     raise AssertionError(f"unknown kind {form.kind!r}")
+
+
+def _elementwise(f: Any, z: Tensor) -> Tensor:
+    """What a stranger's module returned, if it is one value for each logit."""
+    if not isinstance(f, Tensor) or f.shape != z.shape:
+        came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(
+            f"`function` must be elementwise: for logits of shape {tuple(z.shape)} it returned {came}."
+        )
+    return f
 
 
 def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
@@ -145,7 +156,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
         with torch.autocast(z.device.type, enabled=False):
-            f = call(leaf)
+            f = _elementwise(call(leaf), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g.to(f.dtype), allow_unused=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from uncork.ops import pointwise
+from uncork.ops import nonfinite, pointwise
 from uncork.ops.problem import Problem
 
 
@@ -13,6 +13,7 @@ def token_losses(problem: Problem) -> Tensor:
     dtype = problem.dtype
     bias = None if problem.bias_V is None else problem.bias_V.to(dtype)
     logits_NKV = linear(problem.latent_NKD.to(dtype), problem.weight_VD.to(dtype), bias)
+    nonfinite.check(logits_NKV)
     scores_NKV = pointwise.value(problem.form, logits_NKV)
     lse_NK = scores_NKV.logsumexp(-1)
     log_p_NKV = scores_NKV - lse_NK[..., None]
@@ -27,7 +28,7 @@ def token_losses(problem: Problem) -> Tensor:
         # A word of weight 0 adds 0 even where its log-probability is -inf.
         loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
     if problem.z_loss:
-        loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
+        loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
     return loss_N
 
 

@@ -105,7 +105,24 @@ def _backward(ctx, grad: Tensor):
     return dx, dvalues, None
 
 
+def _setup_context_twice(ctx, inputs, output) -> None:
+    grad, x, knot_values, ctx.bound = inputs
+    ctx.save_for_backward(grad, x, knot_values)
+
+
+def _backward_twice(ctx, along_x: Tensor, along_values: Tensor):
+    """Second derivatives, in plain torch: they exist so that the reference backend has them."""
+    grad, x, knot_values = ctx.saved_tensors
+    _, slope = values_and_slopes(knot_values, ctx.bound, x.dtype)
+    value_along, slope_along = values_and_slopes(along_values, ctx.bound, x.dtype)
+    index, offset = locate(x, slope.numel(), ctx.bound)
+    dgrad = along_x * slope[index] + value_along[index] + slope_along[index] * offset
+    pull, _ = interval_sums(index, offset, along_x * grad, slope.numel())
+    return dgrad, slope_along[index] * grad, knot_gradient(torch.zeros_like(pull), pull, ctx.bound), None
+
+
 piecewise_linear.register_autograd(_backward, setup_context=_setup_context)
+piecewise_linear_backward.register_autograd(_backward_twice, setup_context=_setup_context_twice)
 
 
 def knots_of(intervals: int, bound: float, device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops.pointwise import value_and_vjp
+from uncork.ops.pointwise import value, value_and_vjp
 from uncork.ops.problem import Problem
 
 
@@ -60,7 +60,7 @@ LIVE_COPIES = {
 class TorchPass(AbstractPass):
     """The pass in plain torch."""
 
-    def __init__(self, problem: Problem, function_grad: bool) -> None:
+    def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         copies = LIVE_COPIES[problem.form.kind] + (0 if problem.one_word else 3)
         self.bytes_per_logit = copies * problem.dtype.itemsize
         self.function_grad = function_grad
@@ -71,7 +71,10 @@ class TorchPass(AbstractPass):
             self.totals = [torch.zeros_like(t, dtype=wide(t)) for t in problem.form.tensors]
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
-        scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, self.function_grad)
+        if row_scale_N is None:
+            scores_NKV, vjp = value(problem.form, logits_NKV), None
+        else:
+            scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, self.function_grad)
         lse_NK = scores_NKV.logsumexp(-1)
         prior_NK = problem.log_prior_NK
         if prior_NK is not None:
@@ -79,8 +82,8 @@ class TorchPass(AbstractPass):
         backward = _one_word if problem.one_word else _distribution
         loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
         if problem.z_loss:
-            loss_N = loss_N + problem.z_loss * problem.valid_N() * lse_NK.square().mean(-1)
-        if row_scale_N is None:
+            loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
+        if row_scale_N is None or vjp is None:
             return ChunkResult(loss_N)
         # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
         row_scale_N = torch.where(problem.valid_N(), row_scale_N, 0.0)

@@ -35,6 +35,10 @@ def weights(linear_weight: Any, linear_bias: Any) -> None:
     """`linear_weight` (V, D) and `linear_bias` (V,) or None."""
     if floating("linear_weight", linear_weight).dim() != 2:
         raise ValueError(f"`linear_weight` must have shape (words, width), got {tuple(linear_weight.shape)}.")
+    if 0 in linear_weight.shape:
+        raise ValueError(
+            f"`linear_weight` must have at least one word and one column, got {tuple(linear_weight.shape)}."
+        )
     if linear_bias is None:
         return
     words = len(linear_weight)
@@ -43,6 +47,7 @@ def weights(linear_weight: Any, linear_bias: Any) -> None:
             f"`linear_bias` must have shape ({words},), one per row of `linear_weight`, "
             f"got {tuple(linear_bias.shape)}."
         )
+    on_device("linear_bias", linear_bias, linear_weight.device)
 
 
 def hidden(name: str, value: Any, linear_weight: Tensor) -> None:
@@ -70,6 +75,14 @@ def same(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
         )
 
 
+def on_device(name: str, value: Tensor, device: torch.device) -> None:
+    """`value` is where the weight is."""
+    if value.device != device:
+        raise ValueError(
+            f"`{name}` must be on {device} as `linear_weight` is, got {value.device}. Move it with .to()."
+        )
+
+
 def target(value: Any, leading: tuple[int, ...], words: int, device: torch.device) -> None:
     """Integer (...) or floating (..., V), without gradient."""
     tensor("target", value)
@@ -88,8 +101,7 @@ def target(value: Any, leading: tuple[int, ...], words: int, device: torch.devic
         )
     if value.requires_grad:
         raise ValueError("`target` must not require gradients: none is computed. Pass target.detach().")
-    if value.device != device:
-        raise ValueError(f"`target` must be on {device} as the input is, got {value.device}.")
+    on_device("target", value, device)
 
 
 def class_weight(value: Any, words: int, device: torch.device) -> None:
@@ -103,8 +115,7 @@ def class_weight(value: Any, words: int, device: torch.device) -> None:
         )
     if value.requires_grad:
         raise ValueError("`weight` must not require gradients: none is computed. Pass weight.detach().")
-    if value.device != device:
-        raise ValueError(f"`weight` must be on {device} as the input is, got {value.device}.")
+    on_device("weight", value, device)
 
 
 def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any) -> None:

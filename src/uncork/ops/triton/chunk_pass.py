@@ -11,10 +11,10 @@ from uncork.ops.triton import kernels, table_gradient
 from uncork.ops.triton.functions import KINDS
 
 
-def make_pass(problem: Problem, function_grad: bool) -> AbstractPass:
+def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
     """The kernels for float32 logits and one word per token; the torch pass for anything else."""
     usable = problem.dtype == torch.float32 and problem.one_word and problem.form.kind in KINDS
-    return (TritonPass if usable else TorchPass)(problem, function_grad)
+    return (TritonPass if usable else TorchPass)(problem, function_grad, size)
 
 
 class TritonPass(AbstractPass):
@@ -22,7 +22,7 @@ class TritonPass(AbstractPass):
 
     bytes_per_logit = 4
 
-    def __init__(self, problem: Problem, function_grad: bool) -> None:
+    def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         form, device = problem.form, problem.latent_NKD.device
         self.form = form
         self.unused = torch.empty(1, device=device)

@@ -1,0 +1,26 @@
+"""Fixtures of the whole suite."""
+
+import pytest
+import torch
+from torch import Tensor
+
+
+@pytest.fixture
+def poisoned_allocations(monkeypatch):
+    """Fill fresh memory with NaN (or a huge integer): code that leaves some unwritten fails."""
+
+    def poisoned(allocate):
+        def call(*args, **kwargs):
+            tensor = allocate(*args, **kwargs)
+            with torch.no_grad():
+                if tensor.is_floating_point():
+                    tensor.fill_(float("nan"))
+                elif tensor.dtype in (torch.int32, torch.int64):
+                    tensor.fill_(torch.iinfo(tensor.dtype).max)
+            return tensor
+
+        return call
+
+    monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
+    monkeypatch.setattr(Tensor, "new_empty", poisoned(Tensor.new_empty))

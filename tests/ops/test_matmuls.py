@@ -1,0 +1,149 @@
+"""Nothing is computed that nobody asked for: matrix products are counted, chunk by chunk."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import uncork
+from tests.helpers import CHUNKED, CHUNKED_TORCH, make_case, our_loss
+from uncork.ops import matmul
+
+
+N, D, V = 12, 6, 20
+FUSED = pytest.mark.parametrize("backend", [CHUNKED, CHUNKED_TORCH], ids=lambda b: b.id)
+
+
+class Counter:
+    """Multiply-adds of every matrix product, in units of one N x D x V product."""
+
+    work = 0
+
+    @property
+    def products(self):
+        return self.work / (N * D * V)
+
+
+@pytest.fixture
+def counter(monkeypatch):
+    """Counts where products are called from Python: a dispatch mode does not see inside a custom op."""
+    counter = Counter()
+
+    def counting(product):
+        def call(*args, **kwargs):
+            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+            counter.work += left.shape[0] * left.shape[1] * right.shape[1]
+            return product(*args, **kwargs)
+
+        return call
+
+    for owner, name in [(torch, "mm"), (torch, "addmm"), (Tensor, "addmm_"), (Tensor, "__matmul__")]:
+        monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
+    return counter
+
+
+def counted(case, backend, counter):
+    counter.work = 0
+    with backend.on():
+        loss = our_loss(case, backend.name)
+        forward = counter.products
+        if loss.requires_grad:
+            loss.sum().backward()
+    return forward, counter.products - forward
+
+
+def case_of(function="plif7", wanted=("input", "weight"), **options):
+    case = make_case((N,), D, V, function=function, dtype=torch.float32, **options)
+    case.input.requires_grad_("input" in wanted)
+    case.weight.requires_grad_("weight" in wanted)
+    return case
+
+
+@pytest.mark.parametrize("function", [None, "scale", "softcap", "plif7", "users_own"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@FUSED
+def test_three_in_training(backend, reduction, function, counter):
+    assert counted(case_of(function, reduction=reduction), backend, counter) == (3, 0)
+
+
+@FUSED
+def test_one_when_no_gradient_is_wanted(backend, counter):
+    with torch.no_grad():
+        assert counted(case_of(), backend, counter) == (1, 0)
+    frozen = case_of(wanted=())
+    frozen.bias.requires_grad_(False)
+    frozen.function.requires_grad_(False)
+    assert counted(frozen, backend, counter) == (1, 0)
+
+
+@pytest.mark.parametrize("wanted, products", [(("input",), 2), (("weight",), 2), ((), 1)], ids=str)
+@FUSED
+def test_two_when_one_side_is_frozen(backend, wanted, products, counter):
+    """The bias and the function's parameters need no product of their own."""
+    assert counted(case_of(wanted=wanted), backend, counter) == (products, 0)
+
+
+@FUSED
+def test_four_for_losses_per_token(backend, counter):
+    """Their upstream gradients are not known before the backward pass: one product is done again."""
+    assert counted(case_of(reduction="none"), backend, counter) == (1, 3)
+
+
+@FUSED
+def test_three_per_component(backend, counter):
+    case = case_of(components=4)
+    assert counted(case, backend, counter) == (12, 0)
+
+
+@FUSED
+def test_a_second_backward_pays_again(backend, counter):
+    case = case_of()
+    with backend.on():
+        loss = our_loss(case, backend.name)
+        loss.backward(retain_graph=True)
+        assert counter.products == 3
+        loss.backward()
+    assert counter.products == 6
+
+
+@FUSED
+def test_rejected_targets_cost_nothing(backend, counter):
+    case = case_of()
+    case.target = case.target + V
+    with backend.on(), pytest.raises(ValueError, match="`target`"):
+        our_loss(case, backend.name)
+    assert counter.work == 0
+
+
+@FUSED
+def test_no_graph_for_a_users_module_without_gradients(backend, counter):
+    """Evaluation must not keep what only a backward pass would read."""
+    seen = []
+
+    class Watch(torch.nn.Module):
+        def forward(self, z):
+            seen.append(torch.is_grad_enabled())
+            return 2 * z
+
+    case = case_of()
+    case.function = Watch()
+    with torch.no_grad():
+        counted(case, backend, counter)
+    assert seen and not any(seen)
+
+
+def test_the_budget_sets_the_number_of_chunks(monkeypatch):
+    lengths = []
+    original = matmul.logits
+    monkeypatch.setattr(matmul, "logits", lambda x, *rest: (lengths.append(len(x)), original(x, *rest))[1])
+    case = case_of(None)
+    for size in (1, 600, 10**6):
+        lengths.clear()
+        with CHUNKED_TORCH.on(size):
+            our_loss(case, "chunked")
+        assert sum(lengths) == N
+        expected = max(1, size // (V * 4 * 4))  # four float32 copies of a row of logits
+        assert max(lengths) <= expected
+    with pytest.raises(ValueError, match="at least 1 byte"), uncork.chunk_bytes(0):
+        pass
+    with pytest.raises(TypeError, match="number of bytes"), uncork.chunk_bytes(1.5):
+        pass
