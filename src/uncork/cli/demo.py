@@ -16,6 +16,7 @@ def demo(
     contexts: int = 600,
     seeds: tuple[int, ...] = (0, 1),
     workers: int = 2,
+    tolerance: float = 1e-3,
 ) -> int:
     """Check the theory, fit every head to small synthetic problems, and write a report; two to three minutes.
 
@@ -26,6 +27,7 @@ def demo(
         contexts: Number of distributions N.
         seeds: Seeds of distributions and starting points.
         workers: Processes side by side.
+        tolerance: Relative fall of the KL per pass below which a fit is at a plateau.
     """
     from rich.console import Console
 
@@ -37,7 +39,9 @@ def demo(
     console.rule("2. Every head on distributions that a narrow softmax cannot represent")
     grid = Grid(vocabularies=(vocabulary,), widths=widths, contexts=contexts, seeds=seeds)
     with progress_bar(console) as bar:
-        outcome = run_grid(grid, out / "synthetic", Settings(), workers=workers, report=bar)
+        outcome = run_grid(
+            grid, out / "synthetic", Settings(tolerance=tolerance), workers=workers, report=bar
+        )
     print_summary(console, outcome.records)
     console.rule("3. The report")
     page = write_report([out], out / "report.html")[0]
