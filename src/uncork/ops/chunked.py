@@ -106,7 +106,7 @@ def _run(
     length = _chunk_length(problem, chunk_pass, size)
     outcome = _allocate(problem, needs, several=length < tokens, size=size)
     weight_VD = matmul.widened(problem.weight_VD)
-    buffer = problem.latent_NKD.new_empty(length * components, words, dtype=problem.dtype)
+    buffer = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
     for start in range(0, tokens, length):
         part = problem.tokens(start, min(start + length, tokens))
         count = len(part.latent_NKD)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uncork.ops import chunked, validate
+from uncork.ops import chunked, triton, validate
 from uncork.ops.chunked import Needs, Outcome
 from uncork.ops.pointwise import Pointwise
 from uncork.ops.problem import Problem, compute_dtype
@@ -66,17 +66,22 @@ def loss_and_gradients(
     problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
 ) -> tuple[Tensor, list[Tensor]]:
     """The reduced loss and its gradients, as `gradient_list` orders them."""
-    outcome = chunked.run(problem, row_scale(problem, reduction), Needs(*needs), size, PASSES[backend]())
-    total = outcome.loss_N.sum()
-    loss = total / problem.denominator() if reduction == "mean" else total
-    return loss, gradient_list(outcome)
+    scale_N = row_scale(problem, reduction)
+    outcome = chunked.run(problem, scale_N, Needs(*needs), size, PASSES[backend]())
+    # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.
+    scale = scale_N[0] if len(scale_N) else _scale(problem, reduction)
+    return outcome.loss_N.sum() * scale, gradient_list(outcome)
 
 
 def row_scale(problem: Problem, reduction: str) -> Tensor:
     """The derivative of the reduced loss by each token's loss."""
-    one = torch.ones((), dtype=problem.dtype, device=problem.latent_NKD.device)
-    scale = one / problem.denominator() if reduction == "mean" else one
-    return scale.expand(len(problem.latent_NKD))
+    return _scale(problem, reduction).expand(len(problem.latent_NKD))
+
+
+def _scale(problem: Problem, reduction: str) -> Tensor:
+    if reduction == "mean":
+        return problem.denominator().reciprocal()
+    return torch.ones((), dtype=problem.dtype, device=problem.latent_NKD.device)
 
 
 def gradient_list(outcome: Outcome) -> list[Tensor]:
@@ -199,10 +204,14 @@ def _as_returned(ctx, given: list[Tensor] | None):
 
 
 def scaled_in_place(given: list[Tensor], upstream: Tensor) -> list[Tensor]:
-    """Every gradient times the upstream one; free when that is 1, which only CPU can look up."""
+    """Every gradient times the upstream one; free, or nearly, when that is 1."""
     real = type(upstream) is Tensor and not torch.compiler.is_compiling()
     if real and upstream.device.type == "cpu" and upstream.item() == 1.0:
         return given
+    if real and upstream.device.type == "cuda" and not triton.available(upstream.device):
+        from uncork.ops.triton.chunk_pass import scale_in_place
+
+        return [scale_in_place(g, upstream) for g in given]
     return [g.mul_(upstream.to(g.dtype)) if g.numel() else g for g in given]
 
 

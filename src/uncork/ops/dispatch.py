@@ -1,17 +1,23 @@
 """From arguments to a backend: the one table of backends, and what "auto" means."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from uncork.ops import chunked, custom, exact, reference, triton, validate
+from uncork.ops import chunked, custom, eager, reference, triton, validate
 from uncork.ops.problem import Problem
+
+
+# Tensors with values; a fake or wrapped one, as tracing uses, needs the custom op.
+PLAIN = (Tensor, nn.Parameter)
 
 
 def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     needs = _needs(problem)
     size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":
-        return exact.loss(problem, reduction, needs, size)
+        return eager.loss_outside_graph(problem, reduction, needs, size, "chunked")
+    if not torch.compiler.is_compiling() and type(problem.latent_NKD) in PLAIN:
+        return eager.loss(problem, reduction, needs, size, backend)
     arguments = custom.flattened(problem)
     if reduction == "none":
         return custom.token_losses(*arguments, needs, size, backend)

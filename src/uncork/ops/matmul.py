@@ -20,7 +20,10 @@ def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tenso
         if bias_V is None:
             return torch.mm(x_ND, weight_VD.T, out=out_NV)
         return torch.addmm(bias_V.to(out_NV.dtype), x_ND, weight_VD.T, out=out_NV)
-    torch.mm(x_ND, weight_VD.T, out_dtype=out_NV.dtype, out=out_NV)
+    if out_NV.dtype.itemsize < x_ND.dtype.itemsize:  # widened operands, for kernels run by an interpreter
+        out_NV.copy_(x_ND @ weight_VD.T)
+    else:
+        torch.mm(x_ND, weight_VD.T, out_dtype=out_NV.dtype, out=out_NV)
     return out_NV if bias_V is None else out_NV.add_(bias_V.to(out_NV.dtype))
 
 

@@ -33,6 +33,7 @@ class AbstractPass(abc.ABC):
     # Bytes taken per logit of a chunk, the logits included, and beside them whatever the chunk's length.
     bytes_per_logit: int
     fixed_bytes: int = 0
+    logits_dtype: torch.dtype = torch.float32
 
     @abc.abstractmethod
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
@@ -63,6 +64,7 @@ class TorchPass(AbstractPass):
     def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         copies = LIVE_COPIES[problem.form.kind] + (0 if problem.one_word else 3)
         self.bytes_per_logit = copies * problem.dtype.itemsize
+        self.logits_dtype = problem.dtype
         self.function_grad = function_grad
         self.totals: list[Tensor] = []
         if function_grad:

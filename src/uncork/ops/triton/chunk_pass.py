@@ -18,13 +18,17 @@ def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
 
 
 class TritonPass(AbstractPass):
-    """The pass over float32 logits; the gradient, in the input's dtype, is written over them."""
+    """The pass in kernels; the gradient, in the input's dtype, is written over the logits.
 
-    bytes_per_logit = 4
+    A table needs float32 logits: see `uncork.functions.PLIF`. The others take those of the input's dtype,
+    as a linear layer would give them, in half the memory.
+    """
 
     def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         form, device = problem.form, problem.latent_NKD.device
         self.form = form
+        self.logits_dtype = torch.float32 if form.kind == "table" else problem.latent_NKD.dtype
+        self.bytes_per_logit = self.logits_dtype.itemsize
         self.unused = torch.empty(1, device=device)
         self.parameter, self.intervals, self.step = self.unused, 2, 1.0
         self.sums: table_gradient.Sums | None = None
@@ -39,7 +43,6 @@ class TritonPass(AbstractPass):
             self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = table_gradient.make_sums(problem, self.intervals, form.constants[0])
-                self.fixed_bytes = self.sums.bytes
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         tokens, components, words = logits_NKV.shape
@@ -47,15 +50,15 @@ class TritonPass(AbstractPass):
         want_gradient = row_scale_N is not None
         dlogits_NKV = logits_NKV if not want_gradient else _narrow_view(logits_NKV, problem.latent_NKD.dtype)
         shared = self.sums if self.sums is not None and self.sums.separate else None
-        stats = self.unused if shared is None else logits_NKV.new_empty(3 * rows)
-        loss_N = logits_NKV.new_empty(tokens)
-        dlog_prior_NK = logits_NKV.new_empty(tokens, components) if want_gradient else self.unused
-        dscale_N = logits_NKV.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused
+        stats = self.unused if shared is None else self.unused.new_empty(3 * rows)
+        loss_N = self.unused.new_empty(tokens)
+        dlog_prior_NK = self.unused.new_empty(tokens, components) if want_gradient else self.unused
+        dscale_N = self.unused.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused
         sums, unit = (self.unused, self.unused)
         if self.sums is not None and want_gradient:
             sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
         weight, prior = problem.class_weight_V, problem.log_prior_NK
-        block = min(triton.next_power_of_2(words), 4096)
+        block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
                 logits_NKV,
@@ -90,7 +93,7 @@ class TritonPass(AbstractPass):
                 WANT_STATS=want_gradient and shared is not None,
                 WANT_SUMS=want_gradient and self.sums is not None and shared is None,
                 BLOCK=block,
-                num_warps=8 if block >= 2048 else 4,
+                num_warps=num_warps,
             )
         if row_scale_N is None:
             return ChunkResult(loss_N)
@@ -106,12 +109,26 @@ class TritonPass(AbstractPass):
         return () if self.sums is None else (self.sums.knot_gradient(),)
 
 
+def launch_shape(words: int) -> tuple[int, int]:
+    """Words per block and warps per program."""
+    block = min(triton.next_power_of_2(words), 4096)
+    return block, 8 if block >= 2048 else 4
+
+
+def scale_in_place(x: Tensor, factor: Tensor) -> Tensor:
+    """x *= factor; when the factor turns out to be 1 on the device, nothing is read or written."""
+    if x.numel():
+        programs = min(triton.cdiv(x.numel(), 4096), 2048)
+        kernels.scale_kernel[(programs,)](x, factor, x.numel(), BLOCK=4096)
+    return x
+
+
 def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
     pairs = knot_values.new_empty(2 * intervals, dtype=torch.float32)
     kernels.pairs_kernel[(triton.cdiv(intervals, 1024),)](
         knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
     )
-    return pairs
+    return pairs.view(torch.int64)
 
 
 def _narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,7 +1,7 @@
 """Each increasing function inside a kernel: value and slope of a block of logits.
 
 The kinds are those of `uncork.ops.pointwise`, where the formulas are. `parameter_ptr` points to the factor of
-"scale" and to the (value, slope) pairs of "table".
+"scale", and to the (value, slope) pairs of "table", each pair of float32 in one 64-bit integer.
 """
 
 import triton
@@ -15,11 +15,6 @@ SOFTCAP: tl.constexpr = tl.constexpr(3)
 TABLE: tl.constexpr = tl.constexpr(4)
 
 KINDS = {"identity": 0, "scale": 1, "sigsoftmax": 2, "softcap": 3, "table": 4}
-
-
-@triton.jit
-def softplus(x):
-    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit
@@ -52,15 +47,20 @@ def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.c
         return z * factor, tl.zeros_like(z) + factor
     elif KIND == SIGSOFTMAX:
         moved = z - first
-        slope = second - (second - 1.0) * tl.sigmoid(moved)
-        return second * moved + first - (second - 1.0) * softplus(moved), slope
+        # softplus and its derivative, the sigmoid, from one exponential.
+        e = tl.exp(-tl.abs(moved))
+        softplus = tl.maximum(moved, 0.0) + tl.log(1.0 + e)
+        sigmoid = tl.where(moved > 0, 1.0, e) / (1.0 + e)
+        return second * moved + first - (second - 1.0) * softplus, second - (second - 1.0) * sigmoid
     elif KIND == SOFTCAP:
         t = tanh(z / first)
         return first * t, 1.0 - t * t
     elif KIND == TABLE:
         index, offset = locate(z, intervals, first, step)
-        value = tl.load(parameter_ptr + 2 * index)
-        slope = tl.load(parameter_ptr + 2 * index + 1)
+        # One look-up of 64 bits: look-ups, not arithmetic, are what a table costs.
+        pair = tl.load(parameter_ptr + index)
+        value = (pair & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
+        slope = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
         return value + slope * offset, slope
     else:
         return z, tl.zeros_like(z) + 1.0

@@ -1,5 +1,5 @@
-"""Triton kernels of the chunk pass. One program per token; its K rows of logits are read once for the loss and
-once for the gradient, which overwrites them.
+"""Triton kernels of the chunk pass. One program per token; its K rows of logits are read once for the loss
+and once for the gradient, which overwrites them.
 
 Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 """
@@ -46,7 +46,7 @@ def token_kernel(
     WANT_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs for it."""
+    """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs."""
     token = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + token)
     valid = target != ignore_index
@@ -137,8 +137,8 @@ def token_kernel(
 def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     """Add g (1 - t) to the left knot and g t to the right one, t = offset / step, as integers.
 
-    Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is left of
-    the offset goes to two slots of its own behind the knots.
+    Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is
+    left of the offset goes to two slots of its own behind the knots.
     """
     unit = tl.load(sums_unit_ptr)
     index, offset = locate(b_z, intervals, bound, step)

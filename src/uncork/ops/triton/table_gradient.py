@@ -1,8 +1,8 @@
 """Sums per knot of a table function on a GPU, two ways.
 
-`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every run,
-and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the NVRTC that
-comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
+`IntegerSums` adds fixed-point integers with global atomics inside the Triton kernel: the same bits on every
+run, and it runs in the interpreter. `SharedSums` is the fast one: a CUDA kernel, compiled at first use by the
+NVRTC that comes with torch, keeps a window of knots in each block's shared memory and also writes dL/dz.
 """
 
 import abc
@@ -27,7 +27,6 @@ class Sums(abc.ABC):
     """Collects dL/dF of the k + 1 knots over chunks."""
 
     separate: bool  # whether the sums, and dL/dz, come from a kernel of their own
-    bytes: int
 
     def __init__(self, intervals: int, bound: float) -> None:
         self.intervals, self.bound = intervals, bound
@@ -36,6 +35,7 @@ class Sums(abc.ABC):
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         """Called before each chunk; the memory of the sums and their unit, for the Triton kernel."""
 
+    @abc.abstractmethod
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         """The separate kernel, if there is one."""
 
@@ -71,7 +71,6 @@ class IntegerSums(Sums):
         super().__init__(intervals, bound)
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.held: tuple[Tensor, Tensor] | None = None
-        self.bytes = 16 * (intervals + 3)
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         self._collect()
@@ -84,6 +83,9 @@ class IntegerSums(Sums):
         ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)
         self.held = (ints, unit)
         return self.held
+
+    def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        raise AssertionError("the Triton kernel adds these sums itself")
 
     def _collect(self) -> None:
         if self.held is not None:
@@ -106,11 +108,12 @@ class SharedSums(Sums):
         device = problem.latent_NKD.device
         properties = torch.cuda.get_device_properties(device)
         self.blocks = properties.multi_processor_count
-        self.width = min(intervals + 1, properties.shared_memory_per_block_optin // 4)
+        room = properties.shared_memory_per_block_optin // 4
+        self.width = min(intervals + 1, room)
+        self.copies = min(32, room // self.width)
         self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.staging = torch.zeros(self.blocks, self.width, device=device)
         self.window: Tensor | None = None
-        self.bytes = 4 * self.blocks * self.width + 16 * intervals
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         if self.window is None:  # chosen once: the copies of all chunks must be of the same knots
@@ -121,7 +124,8 @@ class SharedSums(Sums):
 
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         tokens, components, words = logits.shape
-        kernel = _compiled(dlogits.dtype, 4 * self.width, logits.device.index)
+        shared = 4 * self.width * self.copies
+        kernel = _compiled(dlogits.dtype, shared, logits.device.index)
         assert self.window is not None
         kernel(
             (self.blocks, 1, 1),
@@ -129,9 +133,9 @@ class SharedSums(Sums):
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
                 self.window, self.staging, self.total, tokens * components, components, words,
-                self.intervals, self.width, 1, float(self.bound),
+                self.intervals, self.width, self.copies, float(self.bound),
             ],
-            shared_mem=4 * self.width,
+            shared_mem=shared,
         )  # fmt: skip
 
     def slots(self) -> tuple[Tensor, Tensor]:
