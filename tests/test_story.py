@@ -1,14 +1,25 @@
 """The commands of theory, experiment and demo, at sizes for a test."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from uncork import cli
 from uncork.results import read_json
+from uncork.synthetic import Settings
 
 
-SMALL = ["--contexts", "40", "--widths", "2", "--seeds", "0", "--workers", "1", "--tolerance", "0.5"]
+SMALL = ["--contexts", "40", "--widths", "2", "--seeds", "0", "--workers", "1"]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Fits of two passes: these tests are about the commands, not the numbers."""
+    settings = Settings(rates=(0.1,), trial_passes=1, max_passes=2, batches=2, table=200, certified_contexts=5)
+    for command in ("synthetic", "demo"):
+        module = sys.modules[f"uncork.cli.{command}"]
+        monkeypatch.setattr(module, "Settings", lambda **changes: replace(settings, **changes))
 
 
 def test_theory_prints_the_table_and_writes_it(tmp_path, capsys, monkeypatch):
@@ -29,8 +40,9 @@ def test_theory_fails_when_a_statement_does(monkeypatch, capsys):
     assert "not as expected" in capsys.readouterr().out
 
 
-def test_synthetic_prints_tables_and_the_claim(tmp_path, capsys):
-    arguments = ["synthetic", "--out", str(tmp_path), "--vocabularies", "10", "--concentrations", "0.1", *SMALL]
+def test_synthetic_prints_tables_and_the_claim(tmp_path, capsys, quick):
+    sizes = ["--vocabularies", "10", "--concentrations", "0.1", *SMALL]
+    arguments = ["synthetic", "--out", str(tmp_path), *sizes]
     assert cli.main([*arguments, "--bundle", str(tmp_path / "all.jsonl")]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "M = 10, alpha = 0.1" in printed and "Linear-Softmax" in printed
@@ -39,13 +51,15 @@ def test_synthetic_prints_tables_and_the_claim(tmp_path, capsys):
     assert "6 cells found, 0 made" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("option, value", [("--heads", "linear"), ("--concentrations", "-1"), ("--contexts", "0")])
+@pytest.mark.parametrize(
+    "option, value", [("--heads", "linear"), ("--concentrations", "-1"), ("--contexts", "0")]
+)
 def test_synthetic_refuses_bad_values_by_name(option, value, tmp_path, capsys):
     assert cli.main(["synthetic", "--out", str(tmp_path), option, value]) == 2
     assert option[2:].removesuffix("s") in capsys.readouterr().err
 
 
-def test_demo_ends_with_the_path_of_the_report(tmp_path, capsys, monkeypatch):
+def test_demo_ends_with_the_path_of_the_report(tmp_path, capsys, monkeypatch, quick):
     monkeypatch.setenv("COLUMNS", "200")
     assert cli.main(["demo", "--out", str(tmp_path), "--vocabulary", "10", *SMALL]) == 0
     printed = capsys.readouterr().out
