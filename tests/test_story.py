@@ -16,7 +16,7 @@ SMALL = ["--contexts", "40", "--widths", "2", "--seeds", "0", "--workers", "1"]
 @pytest.fixture
 def quick(monkeypatch):
     """Fits of two passes: these tests are about the commands, not the numbers."""
-    settings = Settings(rates=(0.1,), trial_passes=1, max_passes=2, batches=2, table=200, certified_contexts=5)
+    settings = Settings(rates=(0.1,), trial_passes=1, max_passes=2, table=200, certified_contexts=5)
     for command in ("synthetic", "demo"):
         module = sys.modules[f"uncork.cli.{command}"]
         monkeypatch.setattr(module, "Settings", lambda **changes: replace(settings, **changes))

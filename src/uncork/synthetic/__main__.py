@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         device=options.device,
         workers=options.workers,
         time_limit=options.time_limit,
-        report=_Printer(),
+        report=_Printer(options.out, options.bundle),
     )
     print(f"{outcome.found} cells found, {outcome.made} made, {outcome.left} left", flush=True)
     if options.bundle:
@@ -45,16 +45,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Printer:
-    """One line per finished cell; a log, not a bar."""
+    """One line per finished cell; a log, not a bar. Every half minute the bundle is written, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, file: Path | None) -> None:
+        self.folder, self.file = folder, file
         self.began, self.done = time.perf_counter(), -1
+        self.bundled = self.began
 
     def __call__(self, done: int, total: int, text: str) -> None:
         if done == self.done:
             return
         self.done = done
         print(f"[{time.perf_counter() - self.began:7.1f} s] {done}/{total} {text}", flush=True)
+        if self.file and time.perf_counter() - self.bundled > 30:  # a machine that is taken away leaves it
+            bundle(self.folder, self.file)
+            self.bundled = time.perf_counter()
 
 
 def _parser() -> argparse.ArgumentParser:

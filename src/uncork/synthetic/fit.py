@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from uncork.heads import AbstractHead
 from uncork.ops import chunk_bytes
 from uncork.synthetic.config import Cell, Settings
 from uncork.synthetic.heads import build_head
@@ -29,7 +30,7 @@ CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 16 * 2**30}
 class Fit:
     """A fitted head, its context vectors, and how the fit ended."""
 
-    head: nn.Module
+    head: AbstractHead
     contexts: list[Tensor]  # one (rows, D) leaf per batch, in order
     rate: float
     history: list[float]  # average KL of each pass

@@ -143,12 +143,12 @@ class _Clock:
 
 
 def _run_here(waiting, folder, settings, device, workers, clock, report, outcome, total):
-    task, key = None, None
+    task = None
     for cell in waiting:
         if not clock.allows(cell):
             continue
-        if key != Task.key(cell):
-            task, key = None, Task.key(cell)  # free the old distributions before making new ones
+        if task is None or not task.serves(cell):
+            task = None  # free the old distributions before making new ones
             task = Task(cell, device, CACHE_BYTES[torch.device(device).type])
         tell = lambda text: report(outcome.found + outcome.made, total, text)
         record = run_cell(cell, task, settings, tell)

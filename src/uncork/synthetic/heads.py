@@ -3,14 +3,14 @@
 from torch import nn
 
 from uncork.functions import PLIF, MonotoneNetwork, Scale, SigSoftmax, Tabulated
-from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
+from uncork.heads import AbstractHead, MixtureHead, MonotonicHead, SoftmaxHead
 from uncork.synthetic.config import Settings
 
 
 LEARNED_FUNCTIONS = ("temperature", "monotone", "plif")
 
 
-def build_head(name: str, width: int, vocabulary: int, settings: Settings) -> nn.Module:
+def build_head(name: str, width: int, vocabulary: int, settings: Settings) -> AbstractHead:
     """A fresh head; the caller seeds torch's generator.
 
     Learnable functions are evaluated through one table of `settings.table` intervals in training and

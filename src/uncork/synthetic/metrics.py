@@ -9,7 +9,7 @@ optimisation error; what remains is the price of the width.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from uncork.synthetic.fit import Fit
 from uncork.synthetic.tasks import Task
@@ -112,8 +112,7 @@ def learned_function(fit: Fit, task: Task, points: int = 101) -> dict[str, Any] 
 def model_rank(fit: Fit, task: Task, contexts: int = 256) -> dict[str, Any]:
     """Ranks of the model's log-probability matrix on the first contexts, in float64."""
     hidden = fit.hidden()[: min(contexts, task.contexts)]
-    head: nn.Module = fit.head.double()
-    report = rank_report(head.log_prob(hidden.double()).cpu())
+    report = rank_report(fit.head.double().log_prob(hidden.double()).cpu())
     fit.head.float()
     return {
         "shape": list(report.shape),

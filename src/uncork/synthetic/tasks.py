@@ -29,7 +29,7 @@ def dirichlet(rows: int, size: int, concentration: float, generator: torch.Gener
     """`rows` samples of Dir(concentration) over `size` words, float32, on the generator's device."""
     device = generator.device
     shape = torch.full((rows, size), concentration + 1.0, device=device)
-    log_gamma = torch._standard_gamma(shape, generator=generator).log_()
+    log_gamma = torch._standard_gamma(shape, generator=generator).log_()  # pyright: ignore[reportPrivateImportUsage]
     exponential = torch.empty(rows, size, device=device).exponential_(generator=generator)
     return log_gamma.sub_(exponential, alpha=1.0 / concentration).softmax(-1)
 
@@ -45,10 +45,10 @@ class Task:
         self._blocks: dict[int, Tensor] = {}
         self._floor: float | None = None
 
-    @staticmethod
-    def key(cell: Cell) -> tuple[int, int, float, int]:
-        """Cells with the same key share their distributions."""
-        return cell.vocabulary, cell.contexts, cell.concentration, cell.seed
+    def serves(self, cell: Cell) -> bool:
+        """Whether the cell's distributions are these."""
+        mine = (self.vocabulary, self.contexts, self.concentration, self.seed)
+        return mine == (cell.vocabulary, cell.contexts, cell.concentration, cell.seed)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """P(.|c_j) for start <= j < stop, as (stop - start, M) float32."""

@@ -100,5 +100,5 @@ def fit_squared_error(log_prob: Tensor, width: int, seed: int = 0, steps: int = 
         loss.backward()
         return loss
 
-    optimiser.step(error)  # type: ignore[arg-type]
+    optimiser.step(error)
     return float(((words @ contexts.T).log_softmax(0) - target).square().sum().detach())

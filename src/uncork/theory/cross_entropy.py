@@ -150,6 +150,7 @@ def _line_search(
 ) -> Tensor:
     """Halve each context's step until it brings a tenth of the promised decrease."""
     size = torch.ones_like(value)
+    failed = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(30):
         trial = cross_entropy(target, weight, hidden + size[:, None] * step)
         failed = ~(trial <= value + 0.1 * size * slope + 1e-14)
