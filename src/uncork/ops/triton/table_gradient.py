@@ -21,6 +21,8 @@ OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float1
 UNITS = 2.0**61
 # The slots behind the knots hold gradient times distance beyond the table, in this many bounds.
 BEYOND = 16384.0
+# Knots in shared memory at the most: what it does not take is cache for the table itself.
+WINDOW = 32_768
 
 
 class Sums(abc.ABC):
@@ -108,49 +110,55 @@ class SharedSums(Sums):
         device = problem.latent_NKD.device
         properties = torch.cuda.get_device_properties(device)
         self.blocks = properties.multi_processor_count
-        room = properties.shared_memory_per_block_optin // 4
+        room = min(WINDOW, properties.shared_memory_per_block_optin // 4)
         self.width = min(intervals + 1, room)
         self.copies = min(32, room // self.width)
-        self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
         self.staging = torch.zeros(self.blocks, self.width, device=device)
+        self.spill = torch.zeros(intervals, 2, device=device)
+        self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.window: Tensor | None = None
 
     def begin(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         if self.window is None:  # chosen once: the copies of all chunks must be of the same knots
-            middle = logits_NKV[:8].mean().nan_to_num()
+            middle = logits_NKV[0].mean().nan_to_num()
             start = (middle + self.bound) * (self.intervals / (2.0 * self.bound)) - self.width / 2
             self.window = start.clamp(0, self.intervals + 1 - self.width).to(torch.int32)
-        return self.total, self.total
+        return self.staging, self.staging
 
     def run(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
         tokens, components, words = logits.shape
         shared = 4 * self.width * self.copies
-        kernel = _compiled(dlogits.dtype, shared, logits.device.index)
+        tiles = -(-words // 8192)
+        each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
+        kernel = _compiled(dlogits.dtype, each, shared, logits.device.index)
         assert self.window is not None
         kernel(
-            (self.blocks, 1, 1),
+            (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
-                self.window, self.staging, self.total, tokens * components, components, words,
-                self.intervals, self.width, self.copies, float(self.bound),
+                self.window, self.staging, self.spill, self.beyond, tokens * components, components,
+                words, self.intervals, self.width, self.copies, float(self.bound),
             ],
             shared_mem=shared,
         )  # fmt: skip
 
     def slots(self) -> tuple[Tensor, Tensor]:
-        knots = self.total[:-2].clone()
+        knots = torch.zeros(self.intervals + 1, dtype=torch.float64, device=self.spill.device)
+        knots[:-1] += self.spill[:, 0]
+        knots[1:] += self.spill[:, 1]
         if self.window is not None:
             place = torch.arange(self.width, device=knots.device) + self.window
-            knots.index_add_(0, place, self.staging.sum(0, dtype=torch.float64))
-        return knots, self.total[-2:]
+            knots.index_add_(0, place, self.staging.sum(0).double())
+        return knots, self.beyond
 
 
 @functools.cache
-def _compiled(dtype: torch.dtype, shared_bytes: int, device: int):
+def _compiled(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
+    options = ["-std=c++17", f"-DEACH={each}"]
     with torch.cuda.device(device):
         kernel = torch.cuda._compile_kernel(
-            SOURCE.read_text(), f"table_gradient<{OUTPUTS[dtype]}>", nvcc_options=["-std=c++17"]
+            SOURCE.read_text(), f"table_gradient<{OUTPUTS[dtype]}>", nvcc_options=options
         )
         kernel.set_shared_memory_config(shared_bytes)
     return kernel
