@@ -3,12 +3,13 @@
 import base64
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from records import grid, record, write_runs
 
 from uncork import cli
-from uncork.report import load, write_report
+from uncork.report import build, load, markdown, write_report
 from uncork.results import write_json
 
 
@@ -115,6 +116,16 @@ def test_theory_alone_makes_a_page(tmp_path):
     assert "The theory, checked" in write_report([tmp_path], tmp_path / "r.html")[0].read_text(
         encoding="utf-8"
     )
+
+
+GENERATED = {"synthetic-small.md": "synthetic-small.jsonl", "theory.md": "theory.json"}
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_the_numbers_in_the_documentation_are_those_of_the_result_files(page):
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "generated" / page).read_text(encoding="utf-8")
+    assert text == markdown(build(load([root / "results" / GENERATED[page]])))
 
 
 def test_bad_input(tmp_path):

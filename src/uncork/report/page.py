@@ -1,7 +1,9 @@
 """Results to one self-contained HTML page, and the figures as files beside it."""
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,17 @@ from uncork.results import write_atomic
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
+Drawing = Callable[[], Figure]
+
+
 @dataclass(frozen=True)
 class Section:
-    """A heading, paragraphs, figures, tables."""
+    """A heading, paragraphs, figures yet to be drawn, tables."""
 
     anchor: str
     title: str
     paragraphs: list[str]
-    figures: list[Figure]
+    figures: list[Drawing]
     tables: list[Table]
 
 
@@ -33,9 +38,10 @@ def write_report(runs: list[Path], output: Path, figure_folder: Path | None = No
     sections = build(results)
     output = Path(output)
     folder = figure_folder or output.with_name(output.stem + "_figures")
-    write_atomic(output, render(sections, results).encode())
+    drawn = [[draw() for draw in section.figures] for section in sections]
+    write_atomic(output, render(sections, drawn, results).encode())
     written = [output]
-    for figure in (f for section in sections for f in section.figures):
+    for figure in (figure for group in drawn for figure in group):
         for suffix, data in ((".svg", figure.svg), (".png", figure.png)):
             path = folder / (figure.name + suffix)
             write_atomic(path, data)
@@ -81,13 +87,15 @@ def _illustrations(grouped: list[Panel]) -> Section:
         "Word vectors are shared, each context has a free vector, and every head is fitted to the same "
         "distributions by cross-entropy."
     )
-    pictures = [figures.dirichlet_figure(m, concentrations) for m in vocabularies]
-    return Section("setting", "The setting", [text], [*pictures, figures.plif_figure()], [])
+    pictures: list[Drawing] = [partial(figures.dirichlet_figure, m, concentrations) for m in vocabularies]
+    return Section("setting", "The setting", [text], [*pictures, figures.plif_figure], [])
 
 
 def _concentration(concentration: float, grouped: list[Panel]) -> Section:
     mine = [p for p in grouped if p.setting.concentration == concentration]
-    pictures = [figures.metric_figure(p, metric) for metric in reversed(METRICS) for p in mine]
+    pictures: list[Drawing] = [
+        partial(figures.metric_figure, p, metric) for metric in reversed(METRICS) for p in mine
+    ]
     grids = [tables.metric_table(p, metric) for p in mine for metric in METRICS]
     seeds = max(len(r) for p in mine for by in p.records.values() for r in by.values())
     note = "Bars and ± are standard deviations over seeds." if seeds > 1 else "One seed: no spread is known."
@@ -105,7 +113,7 @@ def _functions(grouped: list[Panel]) -> Section:
     return Section("functions", "The learned functions", [text], pictures, [slopes] if slopes else [])
 
 
-def _panel_functions(panel: Panel) -> Figure | None:
+def _panel_functions(panel: Panel) -> Drawing | None:
     """The learned functions of one setting, at its smallest and largest width."""
     curves = []
     for head in ("monotone", "plif"):
@@ -118,7 +126,8 @@ def _panel_functions(panel: Panel) -> Figure | None:
     setting = panel.setting
     name = f"functions-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
     labelled = [(head, f"{LABELS[head]}, D = {width}", record) for head, width, record in curves]
-    return figures.function_figure(name, setting.title, labelled, reading.function_reading(curves))
+    text = reading.function_reading(curves)
+    return partial(figures.function_figure, name, setting.title, labelled, text)
 
 
 def _bottleneck(grouped: list[Panel]) -> Section:
@@ -164,7 +173,7 @@ def _theory(theory: dict[str, Any]) -> Section:
     return Section("theory", "The theory, checked", [text], [], [tables.theory_table(theory)])
 
 
-def render(sections: list[Section], results: Results) -> str:
+def render(sections: list[Section], drawn: list[list[Figure]], results: Results) -> str:
     """The page as one string; pictures are embedded, nothing is fetched."""
     from jinja2 import Environment
 
@@ -173,4 +182,6 @@ def render(sections: list[Section], results: Results) -> str:
         "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(sections=sections, other=results.other, cells=len(results.cells))
+    return template.render(
+        sections=list(zip(sections, drawn, strict=True)), other=results.other, cells=len(results.cells)
+    )

@@ -152,7 +152,7 @@ def temperature_reading(all_panels: Sequence[Panel]) -> str | None:
     return (
         f"A learned temperature changes Linear-Softmax's KL by {percent(mean(gains))} on average "
         f"(at most {percent(max(gains))}): it can represent nothing new, so this is noise of optimisation, "
-        "and gains of that size mean nothing."
+        "and gains of that size elsewhere mean little."
     )
 
 
