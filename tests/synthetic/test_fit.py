@@ -77,9 +77,16 @@ def test_a_diverging_rate_loses_the_search():
 
 def test_plateau_is_the_average_relative_fall():
     run = _Run(cell(), Task(cell()), replace(QUICK, patience=2, tolerance=0.01), 0.1, 60)
+    run.uniform = 10.0
     run.history = [1.0, 0.99, 0.979]  # falls by 0.021 over two passes: above 0.01 per pass
     assert not run.plateau()
     run.history = [1.0, 0.999, 0.985]
+    assert run.plateau()
+    run.uniform = 1.1  # little was gained yet: the same fall is a large part of it
+    assert not run.plateau()
+    run.uniform = 0.9  # worse than uniform: only a rise ends it
+    assert not run.plateau()
+    run.history = [1.0, 1.0, 1.001]
     assert run.plateau()
 
 

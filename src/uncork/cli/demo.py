@@ -27,7 +27,7 @@ def demo(
         contexts: Number of distributions N.
         seeds: Seeds of distributions and starting points.
         workers: Processes side by side.
-        tolerance: Relative fall of the KL per pass below which a fit is at a plateau.
+        tolerance: A fall of the KL per pass below this share is a plateau.
     """
     from rich.console import Console
 

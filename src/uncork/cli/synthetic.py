@@ -42,7 +42,7 @@ def synthetic(
         device: Where to compute: cpu or cuda.
         workers: Processes side by side.
         time_limit: Start no cell that would end later than this many seconds from now.
-        tolerance: Relative fall of the KL per pass below which a fit is at a plateau.
+        tolerance: A fall of the KL per pass below this share is a plateau.
         bundle: Also write all cells to this .jsonl file.
     """
     from rich.console import Console

@@ -30,6 +30,7 @@ class Section:
     paragraphs: list[str]
     figures: list[Drawing]
     tables: list[Table]
+    columns: int = 3  # of figures, where there is room
 
 
 def write_report(runs: list[Path], output: Path, figure_folder: Path | None = None) -> list[Path]:
@@ -99,7 +100,10 @@ def _concentration(concentration: float, grouped: list[Panel]) -> Section:
     grids = [tables.metric_table(p, metric) for p in mine for metric in METRICS]
     seeds = max(len(r) for p in mine for by in p.records.values() for r in by.values())
     note = "Bars and ± are standard deviations over seeds." if seeds > 1 else "One seed: no spread is known."
-    return Section(f"alpha-{concentration:g}", f"Results at α = {concentration:g}", [note], pictures, grids)
+    title = f"Results at α = {concentration:g}"
+    return Section(
+        f"alpha-{concentration:g}", title, [note], pictures, grids, columns=max(2, min(3, len(mine)))
+    )
 
 
 def _functions(grouped: list[Panel]) -> Section:
@@ -147,8 +151,8 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
     text = (
         f"Each head had the same optimiser (Adam), the same search over the learning rates "
         f"{', '.join(f'{r:g}' for r in settings['rates'])} on at most "
-        f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a relative fall of the KL "
-        f"below {settings['tolerance']:g} per pass over {settings['patience']} passes, after "
+        f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a fall of the KL per pass "
+        f"below {settings['tolerance']:g} of the KL or of the gain over uniform, whichever is less, over {settings['patience']} passes, after "
         f"{settings['decays']} reductions of the rate; at most {settings['max_passes']} passes. MoS has "
         f"{settings['components']} components, the monotone network {settings['units']} units, PLIF "
         f"{settings['knots']} pieces."

@@ -58,7 +58,8 @@ class Settings:
     max_passes: int = 300
     """Safety limit; a fit that reaches it is reported as not converged."""
     tolerance: float = 1e-3
-    """A plateau: the average relative fall of the KL per pass, over `patience` passes, is below this."""
+    """A plateau: the average fall of the KL per pass, over `patience` passes, is below this share of the KL
+    or of the gain over the uniform distribution, whichever is less."""
     patience: int = 4
     """Length of the window in which progress is judged, in passes."""
     decays: int = 4

@@ -74,6 +74,7 @@ class _Run:
         self.context_optimisers = [_adam([part], rate) for part in self.contexts]
         self.order = torch.Generator().manual_seed(cell.seed)
         self.floor = task.entropy_floor()
+        self.uniform = math.log(cell.vocabulary) - self.floor  # KL of the uniform distribution
         self.history: list[float] = []
 
     def passes(self, limit: int, progress: Progress = lambda text: None) -> str:
@@ -109,10 +110,16 @@ class _Run:
         return float(total)
 
     def plateau(self) -> bool:
-        """Whether the KL fell by less than `tolerance` per pass over the last `patience` passes."""
+        """Whether the KL fell by less than `tolerance` per pass over the last `patience` passes.
+
+        The fall is relative to the KL or to what was gained over the uniform distribution, whichever is less:
+        with many words and a narrow head the gain is a small part of the KL, and the fit must not end before
+        it is made.
+        """
         window = self.settings.patience
-        fall = self.history[-1 - window] - self.history[-1]
-        return fall < self.settings.tolerance * window * abs(self.history[-1])
+        now = self.history[-1]
+        scale = max(0.0, min(now, self.uniform - now))
+        return self.history[-1 - window] - now < self.settings.tolerance * window * scale
 
     def slow_down(self) -> None:
         for optimiser in (self.shared_optimiser, *self.context_optimisers):
