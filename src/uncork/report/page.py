@@ -152,8 +152,8 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
         f"Each head had the same optimiser (Adam), the same search over the learning rates "
         f"{', '.join(f'{r:g}' for r in settings['rates'])} on at most "
         f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a fall of the KL per pass "
-        f"below {settings['tolerance']:g} of the KL or of the gain over uniform, whichever is less, over {settings['patience']} passes, after "
-        f"{settings['decays']} reductions of the rate; at most {settings['max_passes']} passes. MoS has "
+        f"below {settings['tolerance']:g} of the KL or of the gain over uniform, whichever is less, over "
+        f"{settings['patience']} passes, after {settings['decays']} reductions of the rate; at most {settings['max_passes']} passes. MoS has "
         f"{settings['components']} components, the monotone network {settings['units']} units, PLIF "
         f"{settings['knots']} pieces."
     )
