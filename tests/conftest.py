@@ -5,6 +5,10 @@ import torch
 from torch import Tensor
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "traced: torch must see its own allocation functions, unpoisoned")
+
+
 @pytest.fixture
 def poisoned_allocations(monkeypatch):
     """Fill fresh memory with NaN (or a huge integer): code that leaves some unwritten fails."""

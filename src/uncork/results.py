@@ -8,26 +8,28 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file `path` by `data`: temporary file beside it, fsync, rename, fsync the folder."""
+    """Replace the file `path` by `data`; whatever happens, a reader sees the old or the new one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    # Beside the target, since a rename is atomic only within one file system; opened by hand, since
+    # `tempfile` would leave a result that only its owner can read.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
@@ -49,12 +51,11 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Read one JSON file; a damaged one is named in the error."""
-    text = Path(path).read_text(encoding="utf-8")
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(Path(path).read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"`{path}` must be a JSON file, but line {error.lineno} cannot be read ({error.msg}). "
+            f"`{path}` must be a JSON file, but it cannot be read ({error}). "
             "Delete it and run again, or restore it from a copy."
         ) from error
 
@@ -63,24 +64,46 @@ def append_jsonl(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
     """Add one line to a metrics file and make it durable."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record, sort_keys=True) + "\n")
+    with open(path, "ab+") as file:
+        _mend_last_line(file)
+        file.write(json.dumps(record, sort_keys=True).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
+def _mend_last_line(file: BinaryIO) -> None:
+    """End the last line if it is a whole record, drop it if a kill tore it, as the reader does."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    content = file.read()
+    start = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[start:])
+    except ValueError:
+        file.truncate(start)
+    else:
+        file.write(b"\n")
+
+
 def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the records of a metrics file; a last line torn by a kill is left out."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    lines = Path(path).read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
             yield json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             if number == len(lines):
                 return
-            raise ValueError(f"`{path}` line {number} is not JSON ({error.msg}).") from error
+            raise ValueError(
+                f"`{path}` must hold one JSON record a line, but line {number} cannot be read "
+                f"({error}). Delete that line, or restore the file from a copy."
+            ) from error
 
 
 def provenance() -> dict[str, Any]:

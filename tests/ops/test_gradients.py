@@ -169,12 +169,10 @@ def test_reference_has_second_derivatives(function):
 
 
 @over_reductions
-@pytest.mark.parametrize("function", ALL_FUNCTIONS)
+@pytest.mark.parametrize("function", [f for f in ALL_FUNCTIONS if f != "plif1e5"])
 @pytest.mark.parametrize("backend", [REFERENCE, CHUNKED], ids=lambda b: b.id)
 def test_gradcheck(backend, function, reduction):
     """Finite differences of the loss itself, for every leaf; PLIFs small enough to step through."""
-    if function == "plif1e5":
-        pytest.skip("finite differences over 1e5 slopes say nothing that 1001 do not")
     case = make_case((3,), 2, 4, function=function, reduction=reduction)
     leaves = case.leaves()
     if function == "plif1001":

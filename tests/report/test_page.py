@@ -124,7 +124,7 @@ GENERATED = {"synthetic-small.md": "synthetic-small.jsonl", "theory.md": "theory
 @pytest.mark.parametrize("page", GENERATED)
 def test_the_numbers_in_the_documentation_are_those_of_the_result_files(page):
     root = Path(__file__).parents[2]
-    text = (root / "docs" / "generated" / page).read_text(encoding="utf-8")
+    text = (root / "results" / page).read_text(encoding="utf-8")
     assert text == markdown(build(load([root / "results" / GENERATED[page]])))
 
 

@@ -80,7 +80,7 @@ class PLIF(AbstractMonotone):
     def derivative(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         index, _ = table.locate(z.detach(), self.knots, self.bound)
-        return self.slopes.to(z.dtype)[index]
+        return table.look_up(self.slopes.to(z.dtype), index)
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
         return Pointwise("table", (self.bound, 0.0), (self.knot_values(),))

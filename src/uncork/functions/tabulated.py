@@ -36,7 +36,8 @@ class Tabulated(AbstractMonotone):
     def derivative(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         index, _ = table.locate(z.detach(), self.knots, self.bound)
-        return table.values_and_slopes(self._knot_values(z.device), self.bound, z.dtype)[1][index]
+        _, slope = table.values_and_slopes(self._knot_values(z.device), self.bound, z.dtype)
+        return table.look_up(slope, index)
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
         return Pointwise("table", (self.bound, 0.0), (self._knot_values(device),))

@@ -1,14 +1,13 @@
 """Losses of the output layer as functions of tensors. No modules here: see `uncork.heads`."""
 
-import torch
 from torch import Tensor, nn
 
-from uncork.ops import dispatch, validate
+from uncork.ops import autocast, dispatch, validate
 from uncork.ops.chunked import chunk_bytes as chunk_bytes
 from uncork.ops.nonfinite import detect_nonfinite as detect_nonfinite
 from uncork.ops.pointwise import as_pointwise, exactly, tabulated
 from uncork.ops.problem import Problem, compute_dtype
-from uncork.ops.scores import autocast_operands, scores as scores
+from uncork.ops.scores import scores as scores
 
 
 __all__ = [
@@ -44,7 +43,7 @@ def linear_cross_entropy(
         function: an increasing elementwise module such as `uncork.functions.PLIF()`; None is softmax.
         weight: class weights (V,); "mean" then divides by the sum of the targets' weights, as torch does.
         reduction: "mean" over tokens not ignored, "sum", or "none".
-        ignore_index: targets with this value add nothing.
+        ignore_index: targets with this value add nothing. Not for distributions, as in torch.
         label_smoothing: mass moved from the target to the uniform distribution, in [0, 1].
         z_loss: factor of logsumexp(f(z))^2, added to the loss of each token.
         backend: "auto" (triton on CUDA, chunked elsewhere), "triton", "chunked" or "reference".
@@ -52,7 +51,7 @@ def linear_cross_entropy(
     Returns:
         The loss, float64 for float64 input and float32 otherwise: a scalar, or (...) for "none".
     """
-    input, linear_weight, linear_bias = autocast_operands(input, linear_weight, linear_bias)
+    input, linear_weight, linear_bias = autocast.operands(input, linear_weight, linear_bias)
     validate.weights(linear_weight, linear_bias)
     validate.hidden("input", input, linear_weight)
     latent_NKD = input.reshape(-1, 1, input.shape[-1])
@@ -86,7 +85,7 @@ def mixture_cross_entropy(
 
     The other arguments, and what is returned, are those of `linear_cross_entropy`.
     """
-    latent, linear_weight, linear_bias = autocast_operands(latent, linear_weight, linear_bias)
+    latent, linear_weight, linear_bias = autocast.operands(latent, linear_weight, linear_bias)
     validate.weights(linear_weight, linear_bias)
     validate.hidden("latent", latent, linear_weight)
     if latent.dim() < 2:
@@ -120,10 +119,11 @@ def _loss(
     validate.target(target, leading, words, device)
     validate.class_weight(weight, words, device)
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
+    validate.ignorable(target, ignore_index)
     validate.function(function, device)
     backend = dispatch.resolve(backend, device)
     flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
-    with torch.autocast(device.type, enabled=False):
+    with autocast.off(device.type):
         if backend == "reference":
             form = exactly(function)
         else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uncork.ops import cpu_pass, matmul, nonfinite, torch_pass
+from uncork.ops import autocast, cpu_pass, matmul, nonfinite, torch_pass
 from uncork.ops.problem import Problem
 
 
@@ -42,7 +42,9 @@ def chunk_bytes(size: int) -> Iterator[None]:
 
 
 def budget(device_type: str) -> int:
-    """The byte budget in force."""
+    """The byte budget in force; 0 while torch.compile traces, which cannot read it: see `run`."""
+    if torch.compiler.is_compiling():
+        return 0
     size = _chunk_bytes.get()
     return DEFAULT_CHUNK_BYTES.get(device_type, 64 * 2**20) if size is None else size
 
@@ -86,9 +88,13 @@ def make_pass(problem: Problem, function_grad: bool, size: int) -> torch_pass.Ab
 def run(
     problem: Problem, row_scale_N: Tensor | None, needs: Needs, size: int, make: MakePass = make_pass
 ) -> Outcome:
-    """Losses of all tokens and, with the upstream gradient `row_scale_N` of each, the gradients."""
+    """Losses of all tokens and, with the upstream gradient `row_scale_N` of each, the gradients.
+
+    `size` is the byte budget; 0 stands for the one in force now.
+    """
     device_type = problem.latent_NKD.device.type
-    with torch.no_grad(), torch.autocast(device_type, enabled=False):
+    size = size or budget(device_type)
+    with torch.no_grad(), autocast.off(device_type):
         if not needs.any:
             row_scale_N = None
         return _run(problem, row_scale_N, needs, size, make(problem, needs.function, size))

@@ -92,9 +92,10 @@ def gradient_list(outcome: Outcome) -> list[Tensor]:
 
 def _fake_gradients(arguments: Sequence[Any], needs: Sequence[bool]) -> list[Tensor]:
     *four, tensors = arguments[:NUM_DIFFERENTIABLE]
-    none = four[0].new_empty(0, dtype=compute_dtype(four[0].dtype))
+    none = lambda: four[0].new_empty(0, dtype=compute_dtype(four[0].dtype))
     given = [
-        none if t is None or not need else t.new_empty(t.shape) for t, need in zip(four, needs, strict=False)
+        none() if t is None or not need else t.new_empty(t.shape)
+        for t, need in zip(four, needs, strict=False)
     ]
     return given + ([t.new_empty(t.shape) for t in tensors] if needs[-1] else [])
 
@@ -206,7 +207,9 @@ def _as_returned(ctx, given: list[Tensor] | None):
 def scaled_in_place(given: list[Tensor], upstream: Tensor) -> list[Tensor]:
     """Every gradient times the upstream one; free, or nearly, when that is 1."""
     real = type(upstream) is Tensor and not torch.compiler.is_compiling()
-    if real and upstream.device.type == "cpu" and upstream.item() == 1.0:
+    if not real:  # a tracer would see a result of the forward pass change
+        return [g * upstream.to(g.dtype) if g.numel() else g for g in given]
+    if upstream.device.type == "cpu" and upstream.item() == 1.0:
         return given
     if real and upstream.device.type == "cuda" and not triton.available(upstream.device):
         from uncork.ops.triton.chunk_pass import scale_in_place

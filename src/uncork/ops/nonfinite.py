@@ -26,7 +26,7 @@ def detect_nonfinite() -> Iterator[None]:
 
 def check(logits_NKV: Tensor, start: int = 0) -> None:
     """Inside `detect_nonfinite`, raise if a logit is not finite; `start` is the first token's number."""
-    if not _detecting.get():
+    if torch.compiler.is_compiling() or not _detecting.get():  # a graph cannot raise on what it reads
         return
     bad = ~torch.isfinite(logits_NKV)
     if not bad.any():

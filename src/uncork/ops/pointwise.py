@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from uncork.ops import table
+from uncork.ops import autocast, table
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def value_and_vjp(
         case "scale":
             a = form.tensors[0]
             along = lambda g: [(g * z).sum(dtype=torch.float64)] if tensors_need_grad else []
-            return z * a, lambda g: (g * a, along(g))
+            return z * a, lambda g: (along(g), g.mul_(a))[::-1]
         case "sigsoftmax":
             slope = generalized_sigsoftmax_slope
             return value(form, z), lambda g: (g * slope(z, *form.constants), [])
@@ -136,16 +136,16 @@ def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
     bound = form.constants[0]
     values, slopes = table.values_and_slopes(form.tensors[0], bound, z.dtype)
     index, offset = table.locate(z, values.numel(), bound)
-    slope = slopes[index]
+    slope = table.look_up(slopes, index)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dtensors = []
         if tensors_need_grad:
             sums = table.interval_sums(index, offset, g, values.numel())
             dtensors.append(table.knot_gradient(*sums, bound))
-        return g * slope, dtensors
+        return g.mul_(slope), dtensors
 
-    return values[index].addcmul_(slope, offset), vjp
+    return table.look_up(values, index).addcmul_(slope, offset), vjp
 
 
 def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
@@ -155,7 +155,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
-        with torch.autocast(z.device.type, enabled=False):
+        with autocast.off(z.device.type):
             f = _elementwise(call(leaf), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:

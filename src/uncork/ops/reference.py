@@ -15,11 +15,11 @@ def token_losses(problem: Problem) -> Tensor:
     logits_NKV = linear(problem.latent_NKD.to(dtype), problem.weight_VD.to(dtype), bias)
     nonfinite.check(logits_NKV)
     scores_NKV = pointwise.value(problem.form, logits_NKV)
-    lse_NK = scores_NKV.logsumexp(-1)
-    log_p_NKV = scores_NKV - lse_NK[..., None]
+    log_p_NKV = scores_NKV.log_softmax(-1)
     if problem.log_prior_NK is not None:
         log_p_NKV = log_p_NKV + problem.log_prior_NK.to(dtype)[..., None]
-    log_p_NV = log_p_NKV.logsumexp(1)
+    # With one component there is nothing to sum, and a word masked by -inf keeps its gradient of 0.
+    log_p_NV = log_p_NKV.logsumexp(1) if log_p_NKV.shape[1] > 1 else log_p_NKV[:, 0]
     if problem.one_word:
         log_p_N = log_p_NV.gather(1, problem.word_N()[:, None])[:, 0]
         loss_N = -problem.token_weight_N() * log_p_N
@@ -28,7 +28,8 @@ def token_losses(problem: Problem) -> Tensor:
         # A word of weight 0 adds 0 even where its log-probability is -inf.
         loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
     if problem.z_loss:
-        loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
+        square_N = scores_NKV.logsumexp(-1).square().mean(-1)
+        loss_N = loss_N + (problem.z_loss * square_N).where(problem.valid_N(), 0.0)
     return loss_N
 
 
@@ -37,5 +38,8 @@ def loss(problem: Problem, reduction: str) -> Tensor:
     loss_N = token_losses(problem)
     if reduction == "none":
         return loss_N
-    total = loss_N.sum()
-    return total if reduction == "sum" else total / problem.denominator()
+    if reduction == "sum":
+        return loss_N.sum()
+    # With nothing to count, NaN with gradients of 0, as torch has it: 0/0 is added as a constant.
+    count = problem.denominator()
+    return loss_N.sum() / count.where(count != 0, 1.0) + 0.0 / count

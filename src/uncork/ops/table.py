@@ -47,6 +47,11 @@ def locate(x: Tensor, intervals: int, bound: float) -> tuple[Tensor, Tensor]:
     return index, offset
 
 
+def look_up(entries: Tensor, index: Tensor) -> Tensor:
+    """entries[index] as a copy; plain indexing by a scalar would give a view, and is slower besides."""
+    return entries.index_select(0, index.reshape(-1)).view(index.shape)
+
+
 def interval_sums(index: Tensor, offset: Tensor, grad: Tensor, intervals: int) -> tuple[Tensor, Tensor]:
     """G and X of the module's head, in float64: one interval may collect every logit there is."""
     flat = index.reshape(-1)
@@ -71,7 +76,7 @@ def piecewise_linear(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
     """f(x) with the two-sum backward pass: keeps x, never an index per logit."""
     value, slope = values_and_slopes(knot_values, bound, x.dtype)
     index, offset = locate(x, value.numel(), bound)
-    return value[index].addcmul_(slope[index], offset)
+    return look_up(value, index).addcmul_(look_up(slope, index), offset)
 
 
 @piecewise_linear.register_fake
@@ -87,7 +92,7 @@ def piecewise_linear_backward(
     _, slope = values_and_slopes(knot_values, bound, x.dtype)
     index, offset = locate(x, slope.numel(), bound)
     sums = interval_sums(index, offset, grad, slope.numel())
-    return grad * slope[index], knot_gradient(*sums, bound)
+    return grad * look_up(slope, index), knot_gradient(*sums, bound)
 
 
 @piecewise_linear_backward.register_fake
@@ -116,9 +121,10 @@ def _backward_twice(ctx, along_x: Tensor, along_values: Tensor):
     _, slope = values_and_slopes(knot_values, ctx.bound, x.dtype)
     value_along, slope_along = values_and_slopes(along_values, ctx.bound, x.dtype)
     index, offset = locate(x, slope.numel(), ctx.bound)
-    dgrad = along_x * slope[index] + value_along[index] + slope_along[index] * offset
+    slope_along = look_up(slope_along, index)
+    dgrad = along_x * look_up(slope, index) + look_up(value_along, index) + slope_along * offset
     pull, _ = interval_sums(index, offset, along_x * grad, slope.numel())
-    return dgrad, slope_along[index] * grad, knot_gradient(torch.zeros_like(pull), pull, ctx.bound), None
+    return dgrad, slope_along * grad, knot_gradient(torch.zeros_like(pull), pull, ctx.bound), None
 
 
 piecewise_linear.register_autograd(_backward, setup_context=_setup_context)

@@ -77,71 +77,78 @@ class TorchPass(AbstractPass):
             scores_NKV, vjp = value(problem.form, logits_NKV), None
         else:
             scores_NKV, vjp = value_and_vjp(problem.form, logits_NKV, self.function_grad)
-        lse_NK = scores_NKV.logsumexp(-1)
+        # From here on scores are relative to the row's largest: a confident token's loss keeps its digits.
+        top_NK1 = scores_NKV.amax(-1, keepdim=True)
+        kept_by_autograd = problem.form.kind == "callable"
+        scores_NKV = scores_NKV - top_NK1 if kept_by_autograd else scores_NKV.sub_(top_NK1)
+        p_NKV = scores_NKV.exp()
+        total_NK = p_NKV.sum(-1)
+        lse_NK = total_NK.log()
         prior_NK = problem.log_prior_NK
         if prior_NK is not None:
             prior_NK = prior_NK.to(problem.dtype)
-        backward = _one_word if problem.one_word else _distribution
-        loss_N, gradient = backward(problem, scores_NKV, lse_NK, prior_NK)
+        targets = _one_word if problem.one_word else _distribution
+        loss_N, pull = targets(problem, scores_NKV, lse_NK, prior_NK)
         if problem.z_loss:
+            lse_NK = lse_NK + top_NK1[..., 0]
             loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)
         if row_scale_N is None or vjp is None:
             return ChunkResult(loss_N)
         # An ignored token adds nothing, whatever its scale: 1/0 when every token is ignored.
         row_scale_N = torch.where(problem.valid_N(), row_scale_N, 0.0)
-        g_NKV, dlog_prior_NK = gradient(row_scale_N)
+        share_NK, subtract_pull = pull(row_scale_N)
+        push_NK = share_NK
         if problem.z_loss:
-            factor_NK = (2.0 * problem.z_loss / lse_NK.shape[1]) * row_scale_N[:, None] * lse_NK
-            g_NKV += (scores_NKV - lse_NK[..., None]).exp_().mul_(factor_NK[..., None])
+            push_NK = share_NK + (2.0 * problem.z_loss / lse_NK.shape[1]) * row_scale_N[:, None] * lse_NK
+        g_NKV = p_NKV.mul_((push_NK / total_NK)[..., None])
+        subtract_pull(g_NKV)
         dlogits_NKV, dtensors = vjp(g_NKV)
         for total, term in zip(self.totals, dtensors, strict=False):
             total += term
-        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)
+        return ChunkResult(loss_N, dlogits_NKV, -share_NK)
 
     def function_gradients(self) -> tuple[Tensor, ...]:
         return tuple(self.totals)
 
 
-Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+# From each token's upstream gradient: the weight of each row, and what subtracts the target's share from g.
+Pull = Callable[[Tensor], tuple[Tensor, Callable[[Tensor], object]]]
 
 
 def _one_word(
     problem: Problem, scores_NKV: Tensor, lse_NK: Tensor, prior_NK: Tensor | None
-) -> tuple[Tensor, Gradient]:
+) -> tuple[Tensor, Pull]:
     """One word per token: row k of a token weighs as its responsibility r_k, g = r_k (p_k - 1)."""
     index_NK1 = problem.word_N()[:, None, None].expand(*lse_NK.shape, 1)
     joint_NK = scores_NKV.gather(2, index_NK1)[..., 0] - lse_NK
     if prior_NK is not None:
         joint_NK = joint_NK + prior_NK
-    log_p_N = joint_NK.logsumexp(1)
     weight_N = problem.token_weight_N()
 
-    def gradient(row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
-        share_NK = (row_scale_N * weight_N)[:, None] * (joint_NK - log_p_N[:, None]).exp()
-        g_NKV = (scores_NKV - lse_NK[..., None]).exp_().mul_(share_NK[..., None])
-        g_NKV.scatter_add_(2, index_NK1, -share_NK[..., None])
-        return g_NKV, -share_NK
+    def pull(row_scale_N: Tensor):
+        # A softmax, not exp(joint - log_p): far in the tail both are large and their difference is rough.
+        share_NK = (row_scale_N * weight_N)[:, None] * joint_NK.softmax(1)
+        return share_NK, lambda g_NKV: g_NKV.scatter_add_(2, index_NK1, -share_NK[..., None])
 
-    return -weight_N * log_p_N, gradient
+    return -weight_N * joint_NK.logsumexp(1), pull
 
 
 def _distribution(
     problem: Problem, scores_NKV: Tensor, lse_NK: Tensor, prior_NK: Tensor | None
-) -> tuple[Tensor, Gradient]:
+) -> tuple[Tensor, Pull]:
     """Weights q over words: responsibilities are per word, r_kv = prior_k p_kv / p_v."""
     q_NV = problem.distribution_NV()
-    log_p_NKV = scores_NKV - lse_NK[..., None]
-    joint_NKV = log_p_NKV if prior_NK is None else log_p_NKV + prior_NK[..., None]
+    joint_NKV = scores_NKV - lse_NK[..., None]
+    if prior_NK is not None:
+        joint_NKV += prior_NK[..., None]
     log_p_NV = joint_NKV.logsumexp(1) if joint_NKV.shape[1] > 1 else joint_NKV[:, 0]
     loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
 
-    def gradient(row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
+    def pull(row_scale_N: Tensor):
         scaled_NV = q_NV * row_scale_N[:, None]
+        pull_NKV = scaled_NV[:, None]
         if joint_NKV.shape[1] > 1:
-            pull_NKV = (joint_NKV - log_p_NV[:, None]).exp_().mul_(scaled_NV[:, None])
-        else:
-            pull_NKV = scaled_NV[:, None]
-        share_NK = pull_NKV.sum(-1)
-        return log_p_NKV.exp().mul_(share_NK[..., None]).sub_(pull_NKV), -share_NK
+            pull_NKV = joint_NKV.softmax(1).mul_(pull_NKV)
+        return pull_NKV.sum(-1), lambda g_NKV: g_NKV.sub_(pull_NKV)
 
-    return loss_N, gradient
+    return loss_N, pull

@@ -132,6 +132,15 @@ def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any
         raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}.")
 
 
+def ignorable(target: Tensor, ignore_index: int) -> None:
+    """Distributions name no word that could be ignored; torch refuses them too."""
+    if target.is_floating_point() and ignore_index >= 0:
+        raise ValueError(
+            f"`ignore_index` must be negative (unused) for a `target` of distributions, got {ignore_index}. "
+            "Leave those tokens out, or give word indices."
+        )
+
+
 def number(name: str, value: Any) -> None:
     """A real number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -140,14 +149,14 @@ def number(name: str, value: Any) -> None:
 
 def function(value: Any, device: torch.device) -> None:
     """None, or a module on the device of the input."""
-    if value is not None and not isinstance(value, nn.Module):
-        raise TypeError(
-            "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
-            f"{type(value).__name__}"
-            + (" (a class: make an instance of it)." if isinstance(value, type) else ".")
-        )
     if value is None:
         return
+    if not isinstance(value, nn.Module):
+        came = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(
+            "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
+            f"{came}. Make an instance of a class; give a formula a module's forward."
+        )
     for name, parameter in value.named_parameters():
         if parameter.device != device:
             raise ValueError(

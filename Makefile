@@ -1,0 +1,42 @@
+# Each target sets up what it needs: `make test` in a fresh checkout is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## create .venv with the pinned dependencies and this package
+
+# The stamp makes the install run again only when one of these two files changes.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "uncork needs Python 3.11 or later, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make install PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@echo "Installing into $(VENV): a minute or two, once."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $@
+
+demo: $(STAMP)  ## theory checks, a small synthetic grid, a report: two to three minutes
+	$(BIN)/python -m uncork demo
+
+# One thread per worker: two workers that each start a thread per core slow each other down.
+test: $(STAMP)  ## run the test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## ruff (lint and format) and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+docs: $(STAMP)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) site build dist demo .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

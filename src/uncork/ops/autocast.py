@@ -1,0 +1,26 @@
+"""torch.autocast around and inside the ops."""
+
+import contextlib
+
+import torch
+from torch import Tensor
+
+
+def off(device_type: str) -> contextlib.AbstractContextManager:
+    """Nothing inside is cast; also for devices that know no autocast, such as meta."""
+    if not torch.amp.is_autocast_available(device_type):
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
+def operands(hidden: Tensor, linear_weight: Tensor, linear_bias: Tensor | None):
+    """The operands as `linear` would see them under torch.autocast."""
+    if not isinstance(hidden, Tensor) or not isinstance(linear_weight, Tensor):
+        return hidden, linear_weight, linear_bias
+    device = hidden.device.type
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if not enabled or hidden.dtype == torch.float64:
+        return hidden, linear_weight, linear_bias
+    dtype = torch.get_autocast_dtype(device)
+    cast = lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t
+    return cast(hidden), cast(linear_weight), cast(linear_bias)

@@ -1,0 +1,195 @@
+"""Inputs that are legal and awkward: layouts, integer kinds, huge logits, autocast, NaN."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+import uncork
+from tests.helpers import (
+    CHUNKED,
+    REFERENCE,
+    assert_same,
+    gradients,
+    make_case,
+    our_loss,
+    ours,
+    over_backends,
+    over_functions,
+    over_fused,
+    rms,
+    truth,
+)
+from uncork.functions import PLIF
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("components", [None, 2])
+@over_backends
+def test_non_contiguous(backend, components, dtype):
+    """Transposed input and weight, a strided bias, an expanded target."""
+    case = make_case((4, 3), 6, 10, components=components, function="plif7", dtype=dtype, reduction="none")
+    case.target = case.target[0, 0].expand(4, 3)
+    expected = truth(case, backend.exact)
+    strided = lambda t: torch.stack([t, t], -1)[..., 0]
+    views = case.to(dtype)
+    views.weight = case.weight.detach().T.contiguous().T.requires_grad_()
+    views.input = strided(case.input.detach()).requires_grad_()
+    views.bias = strided(case.bias.detach()).requires_grad_()
+    assert not views.input.is_contiguous() and not views.weight.is_contiguous()
+    rtol = 1e-11 if dtype == torch.float64 else 2e-6
+    assert_same(ours(views, backend), expected, rtol=rtol, atol=rtol / 100)
+
+
+@over_backends
+def test_expanded_input(backend):
+    """One hidden state for every token: its gradient is the sum over tokens."""
+    case = make_case((1,), function="plif7")
+    one = case.input
+    case.input, case.target = one.expand(6, -1), torch.arange(6)
+    loss = our_loss(case, backend.name)
+    (grad,) = torch.autograd.grad(loss, one)
+    rows = case.to(torch.float64)
+    rows.upstream = None
+    torch.testing.assert_close(grad, truth(rows, backend.exact)["input"].sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@over_backends
+def test_integer_kinds(backend, kind):
+    case = make_case((7,), function="plif7")
+    expected = ours(case, backend)
+    case.target = case.target.to(kind)
+    assert_same(ours(case, backend), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@over_functions
+@over_backends
+def test_huge_logits(backend, function, reduction):
+    """Logits of +-1e4 overflow exp by far: losses and gradients stay finite and right."""
+    case = make_case((6,), function=function, dtype=torch.float32, reduction=reduction)
+    with torch.no_grad():
+        case.weight.mul_(1e4)
+    if function == "plif1e5":  # 20 beyond the bound is where logits are; 500 bounds are not
+        case.function = PLIF(1000, 2e4, "random", seed=0)
+    found, right = ours(case, backend), truth(case, backend.exact)
+    assert all(torch.isfinite(g).all() for g in found.values())
+    assert rms(found["loss"] - right["loss"]) <= 1e-5 * rms(right["loss"])
+
+
+@over_functions
+@over_backends
+def test_equal_logits(backend, function):
+    """Every word equally likely, every logit in one interval of the table."""
+    words = 503
+    case = make_case((8,), 3, words, function=function, dtype=torch.float32)
+    with torch.no_grad():
+        case.weight.zero_()
+        case.bias.fill_(0.37)
+    case.upstream = None
+    found = ours(case, backend)
+    torch.testing.assert_close(found["loss"], torch.tensor(float(words)).log(), rtol=2e-7, atol=0)
+    assert_same(found, truth(case, backend.exact), rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [None, "plif7", "softcap", "users_own"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@over_backends
+def test_autocast(backend, reduction, function):
+    """Under autocast operands are bfloat16, as for `linear`; the rest stays float32 and beats torch's own."""
+    case = make_case((33,), 20, 50, function=function, dtype=torch.float32, reduction=reduction)
+    right = truth(case, backend.exact)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(case, backend)
+        scores = linear(case.input, case.weight, case.bias)
+        assert scores.dtype == torch.bfloat16
+        scores = scores if case.function is None else case.function(scores)
+        loss = cross_entropy(scores.float(), case.target, reduction=reduction)
+        torchs = gradients(loss, case)
+    assert found["loss"].dtype == torch.float32
+    for name, value in right.items():
+        assert found[name].dtype == torchs[name].dtype
+        assert rms(found[name] - value) <= 1.5 * rms(torchs[name] - value) + 1e-3 * rms(value), name
+
+
+@over_backends
+def test_autocast_equals_bfloat16(backend):
+    case = make_case((7,), function="plif7", dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = ours(case, backend)["loss"]
+    assert torch.equal(cast, ours(case.to(torch.bfloat16, torch.float32), backend)["loss"])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("function", [None, "scale", "softcap", "plif7", "plif1e5", "network", "users_own"])
+@pytest.mark.parametrize("components", [None, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@over_backends
+def test_nonfinite_input_neither_crashes_nor_hides(backend, dtype, components, function, bad):
+    case = make_case((5,), components=components, function=function, dtype=dtype, reduction="none")
+    with torch.no_grad():
+        case.input[(2, *[0] * (case.input.dim() - 1))] = bad
+    found = ours(case, backend)
+    clean = [0, 1, 3, 4]
+    assert torch.isfinite(found["loss"][clean]).all()
+    assert torch.isfinite(found["input"][clean]).all()
+    if bad != bad:
+        assert found["loss"][2].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [None, "scale", "plif7", "softcap"])
+@over_backends
+def test_a_word_masked_by_its_bias(backend, function, dtype):
+    """A bias of -inf forbids a word: the others share the mass, no gradient is NaN.
+
+    A learned function would have to be differentiated at -inf, so here it is frozen.
+    """
+    case = make_case((6,), words=9, function=function, dtype=dtype)
+    if case.function is not None:
+        case.function.requires_grad_(False)
+    case.target = case.target % 8
+    with torch.no_grad():
+        case.bias[8] = -torch.inf
+    found = ours(case, backend)
+    assert all(torch.isfinite(g).all() for g in found.values())
+    assert not found["weight"][8].any()
+
+
+@pytest.mark.parametrize("function", [None, "plif7", "users_own"])
+@over_backends
+def test_detect_nonfinite(backend, function):
+    case = make_case((5,), function=function, dtype=torch.float32)
+    with uncork.detect_nonfinite():
+        ours(case, backend)
+    with torch.no_grad():
+        case.input[2, 0] = torch.nan
+    ours(case, backend)
+    with uncork.detect_nonfinite(), pytest.raises(FloatingPointError, match="finite.* token 2, .*`input`"):
+        ours(case, backend)
+
+
+def test_detect_nonfinite_names_word_and_component():
+    case = make_case((5,), components=3, dtype=torch.float32)
+    with torch.no_grad():
+        case.bias[7] = torch.inf
+    with uncork.detect_nonfinite(), pytest.raises(FloatingPointError, match="component 0, word 7 .inf"):
+        ours(case, CHUNKED)
+
+
+@over_fused
+def test_low_precision_results(backend):
+    """bfloat16 in: a float32 loss, gradients in the dtype of what they belong to."""
+    case = make_case((7,), function="plif7", dtype=torch.bfloat16)
+    found = ours(case, backend)
+    assert found["loss"].dtype == torch.float32
+    assert found["weight"].dtype == found["input"].dtype == torch.bfloat16
+    assert found["function.v"].dtype == torch.float32
+
+
+def test_targets_may_be_ignored_with_any_value():
+    """An ignore_index beyond the vocabulary, and targets that are out of range only where ignored."""
+    case = make_case((6,), reduction="none", ignore_index=10**6)
+    case.target[2] = 10**6
+    for backend in (REFERENCE, CHUNKED):
+        assert ours(case, backend)["loss"][2] == 0

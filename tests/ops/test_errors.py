@@ -1,0 +1,269 @@
+"""Bad input: the message names the argument, the rule, what came and the remedy, before any work is done."""
+
+import pytest
+import torch
+from torch import nn
+
+import uncork
+from tests.helpers import ALL_BACKENDS, over_backends
+from uncork.ops.dispatch import BACKENDS
+
+
+N, D, V, K = 4, 3, 5, 2
+
+
+def valid(**changes):
+    arguments = {
+        "input": torch.randn(N, D),
+        "linear_weight": torch.randn(V, D),
+        "target": torch.tensor([0, 1, 2, 3]),
+        "linear_bias": torch.randn(V),
+    }
+    return arguments | changes
+
+
+def dense(**changes):
+    return torch.full((N, V), 1 / V).index_put(
+        (torch.tensor([1]), torch.tensor([2])), torch.tensor(changes["at"])
+    )
+
+
+class Doubling(nn.Module):
+    def forward(self, z):
+        return torch.cat([z, z], -1)
+
+
+# What is wrong: changed arguments, the kind of error, and the parts of its message in order.
+WRONG = {
+    "input is a list": ({"input": [[1.0]]}, TypeError, "`input` must be a torch.Tensor, got list"),
+    "input is integer": ({"input": torch.ones(N, D).long()}, TypeError, "`input`.*floating.*int64.*float()"),
+    "input is too wide": (
+        {"input": torch.randn(N, D + 1)},
+        ValueError,
+        r"`input`.*width of `linear_weight`, 3,.*\(4, 4\).*Project",
+    ),
+    "input is a scalar": ({"input": torch.tensor(1.0)}, ValueError, r"`input` must end in.*got shape \(\)"),
+    "input of another dtype": (
+        {"input": torch.randn(N, D).double()},
+        TypeError,
+        "`input` and `linear_weight`.*one dtype.*autocast",
+    ),
+    "input on another device": (
+        {"input": torch.randn(N, D, device="meta")},
+        ValueError,
+        "`input` and `linear_weight`.*one device.*meta",
+    ),
+    "weight is a vector": (
+        {"linear_weight": torch.randn(V)},
+        ValueError,
+        r"`linear_weight`.*\(words, width\).*\(5,\)",
+    ),
+    "weight is None": (
+        {"linear_weight": None},
+        TypeError,
+        "`linear_weight` must be a torch.Tensor, got NoneType",
+    ),
+    "weight is empty": (
+        {"linear_weight": torch.randn(0, D)},
+        ValueError,
+        r"`linear_weight`.*at least one.*\(0, 3\)",
+    ),
+    "bias of another length": (
+        {"linear_bias": torch.randn(V + 1)},
+        ValueError,
+        r"`linear_bias`.*\(5,\).*\(6,\)",
+    ),
+    "bias is a number": ({"linear_bias": 1.0}, TypeError, "`linear_bias` must be a torch.Tensor, got float"),
+    "bias on another device": (
+        {"linear_bias": torch.randn(V, device="meta")},
+        ValueError,
+        "`linear_bias`.*on cpu.*meta.*to()",
+    ),
+    "target is a list": ({"target": [0, 1]}, TypeError, "`target` must be a torch.Tensor, got list"),
+    "target of another shape": (
+        {"target": torch.zeros(N + 1).long()},
+        ValueError,
+        r"`target` of word indices.*\(4,\).*\(5,\).*leading",
+    ),
+    "target is boolean": (
+        {"target": torch.zeros(N).bool()},
+        TypeError,
+        "`target`.*indices.*distributions.*bool",
+    ),
+    "target is floating by mistake": (
+        {"target": torch.zeros(N)},
+        ValueError,
+        r"`target` of distributions over words.*\(4, 5\).*\(4,\)",
+    ),
+    "target beyond the words": (
+        {"target": torch.tensor([0, 1, 7, 3])},
+        ValueError,
+        r"`target`.*\[0, 5\) or equal ignore_index=-100, got 7 for token 2.*ignore_index",
+    ),
+    "target below 0": ({"target": torch.tensor([0, -1, 2, 3])}, ValueError, r"`target`.*got -1 for token 1"),
+    "target requires gradients": (
+        {"target": torch.full((N, V), 1 / V, requires_grad=True)},
+        ValueError,
+        "`target`.*gradients.*detach",
+    ),
+    "target on another device": (
+        {"target": torch.zeros(N, device="meta").long()},
+        ValueError,
+        "`target`.*on cpu.*meta.*to()",
+    ),
+    "distribution is negative": ({"target": dense(at=-0.2)}, ValueError, "`target`.*negative.*-0.2.*softmax"),
+    "distribution is NaN": ({"target": dense(at=float("nan"))}, ValueError, "`target`.*NaN.*softmax"),
+    "distribution does not sum to 1": (
+        {"target": dense(at=0.7)},
+        ValueError,
+        "`target`.*sum to 1.*1.5.*Divide",
+    ),
+    "distribution with ignore_index": (
+        {"target": dense(at=0.2), "ignore_index": 0},
+        ValueError,
+        "`ignore_index`.*distributions, got 0.*Leave",
+    ),
+    "class weights of another length": (
+        {"weight": torch.ones(V - 1)},
+        ValueError,
+        r"`weight` \(class weights\).*\(5,\).*\(4,\).*`linear_weight`",
+    ),
+    "class weights require gradients": (
+        {"weight": torch.ones(V, requires_grad=True)},
+        ValueError,
+        "`weight`.*gradients.*detach",
+    ),
+    "class weights are integers": ({"weight": torch.ones(V).long()}, TypeError, "`weight`.*floating.*int64"),
+    "class weights on another device": (
+        {"weight": torch.ones(V, device="meta")},
+        ValueError,
+        "`weight`.*on cpu.*meta",
+    ),
+    "unknown reduction": ({"reduction": "avg"}, ValueError, "`reduction`.*one of mean, sum, none, got 'avg'"),
+    "ignore_index is a float": ({"ignore_index": 1.0}, TypeError, "`ignore_index` must be an int, got 1.0"),
+    "ignore_index is None": ({"ignore_index": None}, TypeError, "`ignore_index` must be an int, got None"),
+    "too much smoothing": ({"label_smoothing": 1.5}, ValueError, r"`label_smoothing`.*\[0, 1\], got 1.5"),
+    "smoothing is NaN": (
+        {"label_smoothing": float("nan")},
+        ValueError,
+        r"`label_smoothing`.*\[0, 1\], got nan",
+    ),
+    "smoothing is text": (
+        {"label_smoothing": "0.1"},
+        TypeError,
+        "`label_smoothing` must be a number, got '0.1'",
+    ),
+    "negative z-loss": ({"z_loss": -1e-4}, ValueError, "`z_loss`.*at least 0, got -0.0001"),
+    "infinite z-loss": ({"z_loss": float("inf")}, ValueError, "`z_loss`.*finite.*inf"),
+    "z-loss is a bool": ({"z_loss": True}, TypeError, "`z_loss` must be a number, got True"),
+    "function is a class": (
+        {"function": uncork.functions.PLIF},
+        TypeError,
+        "`function`.*nn.Module.*got the class PLIF. Make an instance",
+    ),
+    "function is a lambda": (
+        {"function": lambda z: z},
+        TypeError,
+        "`function`.*nn.Module.*got function.*forward",
+    ),
+    "function on another device": (
+        {"function": uncork.functions.Scale(device="meta")},
+        ValueError,
+        "`function`.*on cpu.*its v is on meta.*to()",
+    ),
+    "unknown backend": ({"backend": "magic"}, ValueError, "`backend` must be one of auto, .*got 'magic'"),
+}
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Any matrix product before the check is too early."""
+
+    def refuse(*_, **__):
+        raise AssertionError("a matrix product ran before the arguments were checked")
+
+    for owner, name in [(torch, "mm"), (torch, "addmm"), (nn.functional, "linear")]:
+        monkeypatch.setattr(owner, name, refuse)
+    monkeypatch.setattr("uncork.ops.reference.linear", refuse)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@over_backends
+def test_linear(backend, wrong, no_work):
+    changes, kind, message = WRONG[wrong]
+    with backend.on(), pytest.raises(kind, match=message):
+        uncork.linear_cross_entropy(**(valid(backend=backend.name) | changes))
+
+
+@pytest.mark.parametrize("wrong", [w for w in WRONG if not w.startswith("input")])
+@over_backends
+def test_mixture(backend, wrong, no_work):
+    changes, kind, message = WRONG[wrong]
+    arguments = valid(latent=torch.randn(N, K, D), log_prior=torch.zeros(N, K), backend=backend.name)
+    arguments.pop("input")
+    with backend.on(), pytest.raises(kind, match=message):
+        uncork.mixture_cross_entropy(**(arguments | changes))
+
+
+WRONG_MIXTURE = {
+    "latent without components": (
+        {"latent": torch.randn(D), "log_prior": torch.zeros(())},
+        ValueError,
+        r"`latent`.*\(..., components, width\).*\(3,\).*linear_cross_entropy",
+    ),
+    "no components": (
+        {"latent": torch.randn(N, 0, D), "log_prior": torch.zeros(N, 0)},
+        ValueError,
+        "`latent`.*at least one.*0",
+    ),
+    "latent of another width": (
+        {"latent": torch.randn(N, K, D + 1)},
+        ValueError,
+        r"`latent`.*width.*\(4, 2, 4\)",
+    ),
+    "prior of another shape": (
+        {"log_prior": torch.zeros(N, K + 1)},
+        ValueError,
+        r"`log_prior`.*\(4, 2\).*\(4, 3\).*log_softmax",
+    ),
+    "prior is integer": ({"log_prior": torch.zeros(N, K).long()}, TypeError, "`log_prior`.*floating"),
+    "prior is missing": ({"log_prior": None}, TypeError, "`log_prior` must be a torch.Tensor, got NoneType"),
+    "prior on another device": (
+        {"log_prior": torch.zeros(N, K, device="meta")},
+        ValueError,
+        "`log_prior`.*on cpu.*meta",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_MIXTURE)
+def test_mixture_arguments(wrong, no_work):
+    changes, kind, message = WRONG_MIXTURE[wrong]
+    arguments = valid(latent=torch.randn(N, K, D), log_prior=torch.zeros(N, K))
+    arguments.pop("input")
+    with pytest.raises(kind, match=message):
+        uncork.mixture_cross_entropy(**(arguments | changes))
+
+
+def test_misspelt_keywords_are_not_swallowed():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'label_smothing'"):
+        uncork.linear_cross_entropy(**valid(label_smothing=0.1))
+    with pytest.raises(TypeError, match="positional"):
+        uncork.linear_cross_entropy(*valid().values())
+
+
+@over_backends
+def test_a_function_that_is_not_elementwise(backend):
+    with backend.on(), pytest.raises(ValueError, match=r"`function` must be elementwise.*returned \(.*10\)"):
+        uncork.linear_cross_entropy(**valid(function=Doubling(), backend=backend.name))
+
+
+def test_triton_where_it_cannot_run(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match='`backend` must be able to run: .*Use "auto"'):
+        uncork.linear_cross_entropy(**valid(backend="triton"))
+
+
+def test_every_backend_is_listed():
+    """A backend that exists is tested: it is in the helpers' list."""
+    assert set(BACKENDS) <= {b.name for b in ALL_BACKENDS} | {"triton"}

@@ -1,0 +1,71 @@
+"""At N = 8192 and V = 50,000, where the logits alone take 1.5 GiB, the loss stays within its byte budget.
+
+Each measurement is a fresh process: its peak resident size after a warm-up at a small size, and again after
+the loss and its backward pass. Allowed: the gradients, the budget, and a slack for what allocators keep.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+V, D = 50_000, 64
+BUDGET = 64 * 2**20
+SLACK = 16 * 2**20
+
+SCRIPT = """
+import contextlib, json, resource, sys
+import torch, uncork
+from uncork.ops import cpu_pass
+
+head_name, off, N, V, D = json.loads(sys.argv[1])
+torch.set_num_threads(2)
+make = {
+    "softmax": lambda v: uncork.heads.SoftmaxHead(D, v),
+    "plif": lambda v: uncork.heads.MonotonicHead(D, v, uncork.functions.PLIF(100_000)),
+    "mos": lambda v: uncork.heads.MixtureHead(D, v, components=5),
+}[head_name]
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def step(head, hidden, target):
+    with cpu_pass.disabled() if off else contextlib.nullcontext():
+        head(hidden, target).backward()
+
+# Libraries, thread pools and the allocator's arenas are there before the first reading.
+step(make(500), torch.randn(64, D, requires_grad=True), torch.randint(0, 500, (64,)))
+head = make(V)
+hidden = torch.randn(N, D, requires_grad=True)
+target = torch.randint(0, V, (N,))
+before = peak()
+step(head, hidden, target)
+gradients = sum(p.grad.nbytes for p in head.parameters()) + hidden.grad.nbytes
+print(json.dumps([peak() - before, gradients]))
+"""
+
+
+def extra_memory(head, off, tokens):
+    """Bytes by which the peak rose, and bytes of gradients among them."""
+    command = [sys.executable, "-c", SCRIPT, json.dumps([head, off, tokens, V, D])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def beside(head, tokens):
+    """What the rest of the graph keeps: of PLIF float64 tables, of a mixture latents and their gradients."""
+    return {"softmax": 0, "plif": 8 * 8 * 100_001, "mos": 6 * 4 * tokens * 5 * D}[head]
+
+
+# The torch pass takes several times as long, and what it holds does not depend on the number of tokens.
+@pytest.mark.parametrize("off, tokens", [(False, 8192), (True, 1024)], ids=["compiled", "torch"])
+@pytest.mark.parametrize("head", ["softmax", "plif", "mos"])
+def test_peak(head, off, tokens):
+    extra, gradients = extra_memory(head, off, tokens)
+    allowed = gradients + BUDGET + beside(head, tokens) + SLACK
+    print(f"{head}: {extra / 2**20:.0f} MiB taken, {allowed / 2**20:.0f} allowed")
+    assert extra <= allowed, f"{extra / 2**20:.0f} MiB taken, {allowed / 2**20:.0f} allowed"
+    # Not vacuous: the naive path keeps the logits and their gradient at least.
+    naive = 2 * (5 if head == "mos" else 1) * 4 * tokens * V
+    assert allowed < naive / 2

@@ -1,0 +1,142 @@
+"""Run-folder files: whole or absent after a kill or a full disk, and clear errors when damaged."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from uncork.results import (
+    append_jsonl,
+    provenance,
+    read_json,
+    read_jsonl,
+    write_atomic,
+    write_json,
+)
+
+
+def test_json_round_trip_creates_the_folder(tmp_path: Path):
+    write_json(tmp_path / "run" / "result.json", {"loss": 1.5, "heads": ["a", "b"]})
+    assert read_json(tmp_path / "run" / "result.json") == {"loss": 1.5, "heads": ["a", "b"]}
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["result.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permission bits are posix")
+def test_file_mode_follows_the_umask(tmp_path: Path):
+    previous = os.umask(0o022)
+    try:
+        write_atomic(tmp_path / "a", b"x")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch, failing: str):
+    path = tmp_path / "result.json"
+    write_json(path, {"old": True})
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, failing, refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"old": False})
+    assert read_json(path) == {"old": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file size limits are posix")
+def test_write_cut_short_by_the_system_keeps_the_old_file(tmp_path: Path):
+    path = tmp_path / "result.json"
+    write_json(path, {"old": True})
+    # A limit on file size makes the kernel itself refuse the write half-way through.
+    code = (
+        "import resource, sys; from uncork.results import write_atomic;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "write_atomic(sys.argv[1], bytes(1_000_000))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert answer.returncode == 1 and "OSError" in answer.stderr
+    assert read_json(path) == {"old": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is posix")
+def test_kill_leaves_a_whole_file(tmp_path: Path):
+    path = tmp_path / "state.json"
+    code = (
+        "import itertools, sys; from uncork.results import write_json\n"
+        "for n in itertools.count(): write_json(sys.argv[1], [n] * 50_000)"
+    )
+    for _ in range(3):
+        path.unlink(missing_ok=True)
+        writer = subprocess.Popen([sys.executable, "-c", code, path])
+        try:
+            deadline = time.monotonic() + 60
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.03)
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+        values = read_json(path)
+        assert len(values) == 50_000 and len(set(values)) == 1
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1', b"", b"\x00\x00\x00", b"\xff\xfe\x80"])
+def test_damaged_json_names_the_file_and_the_remedy(tmp_path: Path, content: bytes):
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"result\.json` must be a JSON file.*run again"):
+        read_json(path)
+
+
+def test_jsonl_leaves_out_a_torn_last_line(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, {"step": 1})
+    append_jsonl(path, {"step": 2})
+    path.write_bytes(path.read_bytes() + b'{"step": 3, "lo')
+    assert list(read_jsonl(path)) == [{"step": 1}, {"step": 2}]
+
+
+def test_jsonl_can_be_continued_after_a_torn_line(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2, "lo')
+    append_jsonl(path, {"step": 2})
+    assert list(read_jsonl(path)) == [{"step": 1}, {"step": 2}]
+
+
+def test_jsonl_keeps_a_whole_record_that_lost_only_its_newline(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}')
+    assert list(read_jsonl(path)) == [{"step": 1}]
+    append_jsonl(path, {"step": 2})
+    assert list(read_jsonl(path)) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("damage", [b"{oops", b"\xff\xff"])
+def test_jsonl_damaged_in_the_middle_names_file_and_line(tmp_path: Path, damage: bytes):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damage + b'\n{"step": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl` must hold .* line 2 cannot be read"):
+        list(read_jsonl(path))
+
+
+def test_missing_files_raise_the_usual_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError):
+        list(read_jsonl(tmp_path / "none.jsonl"))
+
+
+def test_provenance_says_versions_commit_hardware_and_time():
+    record = provenance()
+    assert set(record) == {"uncork", "commit", "torch", "python", "hardware", "started"}
+    assert record["hardware"] and record["started"].endswith("+00:00")
