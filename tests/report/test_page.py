@@ -118,14 +118,13 @@ def test_theory_alone_makes_a_page(tmp_path):
     )
 
 
-GENERATED = {"synthetic-small.md": "synthetic-small.jsonl", "theory.md": "theory.json"}
+RESULTS = Path(__file__).parents[2] / "results"
 
 
-@pytest.mark.parametrize("page", GENERATED)
-def test_the_numbers_in_the_documentation_are_those_of_the_result_files(page):
-    root = Path(__file__).parents[2]
-    text = (root / "results" / page).read_text(encoding="utf-8")
-    assert text == markdown(build(load([root / "results" / GENERATED[page]])))
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json*")), ids=lambda file: file.name)
+def test_the_numbers_in_the_documentation_are_those_of_the_result_files(file):
+    text = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == markdown(build(load([file])))
 
 
 def test_bad_input(tmp_path):

@@ -8,7 +8,7 @@ def markdown(sections: list[Section]) -> str:
     """Headings, paragraphs and tables; the best of each column in bold."""
     lines = []
     for section in sections:
-        lines += [f"### {section.title}", ""]
+        lines += [f"#### {section.title}", ""]
         for paragraph in section.paragraphs:
             lines += [_plain(paragraph), ""]
         for table in section.tables:

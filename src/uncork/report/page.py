@@ -154,8 +154,8 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
         f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a fall of the KL per pass "
         f"below {settings['tolerance']:g} of the KL or of the gain over uniform, whichever is less, over "
         f"{settings['patience']} passes, after {settings['decays']} reductions of the rate; at most "
-        f"{settings['max_passes']} passes. MoS has {settings['components']} components, the monotone network {settings['units']} units, PLIF "
-        f"{settings['knots']} pieces."
+        f"{settings['max_passes']} passes. MoS has {settings['components']} components, the monotone network "
+        f"{settings['units']} units, PLIF {settings['knots']} pieces."
     )
     origins = sorted({_origin(r["provenance"]) for r in results.cells})
     return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])
