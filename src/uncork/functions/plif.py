@@ -87,10 +87,10 @@ class PLIF(AbstractMonotone):
 
     @torch.no_grad()
     def outside_share(self, logits: Tensor) -> float:
-        """The share of `logits` outside [-T, T], where only the two end slopes act."""
+        """The share of `logits` outside [-T, T], where only the two end slopes act; NaN counts as outside."""
         if floating("logits", logits).numel() == 0:
             raise ValueError("`logits` must not be empty: a share of nothing is not defined.")
-        return (logits.abs() > self.bound).double().mean().item()
+        return 1.0 - (logits.abs() <= self.bound).double().mean().item()
 
     @torch.no_grad()
     def fit_bound_(self, logits: Tensor, margin: float = 0.1) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uncork.ops import validate
 from uncork.ops.chunked import budget
 
 
@@ -75,6 +76,8 @@ class AbstractHead(nn.Module, abc.ABC):
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable word, (...); tokens go in chunks, so no N x V tensor is held."""
+        if validate.floating("hidden", hidden).dim() < 1:
+            raise ValueError(f"`hidden` must have shape (..., {self.in_features}), got a scalar.")
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
         length = max(1, budget(hidden.device.type) // (4 * self.num_classes * max(1, self._rows_per_token())))
         words = [self.ranking(part_ND).argmax(-1) for part_ND in flat_ND.split(length)]
@@ -127,6 +130,9 @@ def _nucleus(p_NV: Tensor, top_p: float) -> Tensor:
 
 
 def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    validate.number("temperature", temperature)
+    if top_p is not None:
+        validate.number("top_p", top_p)
     if not 0.0 < temperature < float("inf"):
         raise ValueError(
             f"`temperature` must be finite and above 0, got {temperature}. For the most probable word use "

@@ -10,7 +10,7 @@ from uncork.heads.base import AbstractHead
 class SoftmaxHead(AbstractHead):
     """softmax(W h + b): the Linear-Softmax every other head is compared with.
 
-    Its log-probabilities over all contexts have rank at most in_features + 1.
+    Its log-probabilities over all contexts have rank at most in_features + 1, one more with a bias.
 
     Arguments:
         in_features: width D of the hidden states.

@@ -59,8 +59,16 @@ def loss(problem: Problem, reduction: str, needs: Sequence[bool], size: int, bac
     return answer
 
 
-loss_outside_graph = torch.compiler.disable(
-    loss,
-    reason="this function is evaluated by autograd on each chunk; for torch.compile(fullgraph=True) "
-    "wrap it in uncork.functions.Tabulated.",
+def loss_outside_graph(
+    problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
+) -> Tensor:
+    """The same, where torch.compile must break its graph: a custom op cannot take a callable."""
+    return loss(problem, reduction, needs, size, backend)
+
+
+# What torch.compiler.disable sets; that function itself would import the whole compiler, two seconds of it.
+vars(loss_outside_graph).update(
+    _torchdynamo_disable=True,
+    _torchdynamo_disable_msg="this function is evaluated by autograd on each chunk; for "
+    "torch.compile(fullgraph=True) wrap it in uncork.functions.Tabulated.",
 )

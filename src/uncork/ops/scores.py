@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from uncork.ops import autocast, matmul, validate
+from uncork.ops import autocast, matmul, nonfinite, validate
 from uncork.ops.problem import compute_dtype
 
 
@@ -31,6 +31,9 @@ def logits(input: Tensor, linear_weight: Tensor, linear_bias: Tensor | None) -> 
             x_ND = input.reshape(-1, input.shape[-1])
             out_NV = x_ND.new_empty(len(x_ND), len(linear_weight), dtype=dtype)
             matmul.logits(x_ND, linear_weight, linear_bias, out_NV)
-            return out_NV.view(*input.shape[:-1], -1)
-        bias = None if linear_bias is None else linear_bias.to(dtype)
-        return linear(input.to(dtype), linear_weight.to(dtype), bias)
+            z = out_NV.view(*input.shape[:-1], -1)
+        else:
+            bias = None if linear_bias is None else linear_bias.to(dtype)
+            z = linear(input.to(dtype), linear_weight.to(dtype), bias)
+    nonfinite.check(z.reshape(-1, 1, len(linear_weight)))
+    return z

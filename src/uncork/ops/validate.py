@@ -166,7 +166,13 @@ def function(value: Any, device: torch.device) -> None:
 
 
 def values(problem: Problem) -> None:
-    """Targets in range, distributions that are ones; on CPU only, see the module's head."""
+    """Finite functions, targets in range, distributions that are ones; on CPU only, see the module's head."""
+    for parameter in problem.form.tensors:
+        if parameter.device.type == "cpu" and not bool(parameter.isfinite().all()):
+            raise ValueError(
+                "`function` must have finite parameters, got NaN or infinity among them. Load an earlier state "
+                "or start again from reset_parameters(), with a smaller learning rate for the function."
+            )
     given = problem.target
     if given.device.type != "cpu" or given.numel() == 0:
         return
