@@ -21,6 +21,19 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
+# Intervals are found by float32 arithmetic, which counts no further than 2^24.
+MOST_KNOTS = 2**23
+
+
+def knot_count(value: Any) -> int:
+    """`knots` itself, if a table may have that many."""
+    if at_least("knots", value, 2) > MOST_KNOTS:
+        raise ValueError(
+            f"`knots` must be at most {MOST_KNOTS}, got {value}. Float32 logits cannot tell more apart."
+        )
+    return value
+
+
 def at_least(name: str, value: Any, least: int) -> int:
     """`value` itself, if it is an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -11,8 +11,8 @@ from uncork.ops.pointwise import Pointwise
 class AbstractMonotone(nn.Module, abc.ABC):
     """An increasing function applied to every logit before the softmax.
 
-    A subclass defines `forward` and `derivative`. A plain `nn.Module` with `forward` alone does as well: without
-    `pointwise` the chunked loss evaluates a function exactly, by autograd on each chunk.
+    A subclass defines `forward` and `derivative`. A plain `nn.Module` with `forward` alone does as well:
+    without `pointwise` the chunked loss evaluates a function exactly, by autograd on each chunk.
     """
 
     @abc.abstractmethod

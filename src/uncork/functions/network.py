@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from uncork.functions._check import at_least, positive
+from uncork.functions._check import at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
@@ -47,7 +47,7 @@ class MonotoneNetwork(AbstractMonotone):
         self.units = at_least("units", units, 1)
         self.skip = bool(skip)
         self.tabulate = bool(tabulate)
-        self.knots = at_least("knots", knots, 2)
+        self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
         new = lambda *shape: nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.raw_u, self.raw_v, self.b = new(units), new(units), new(units)

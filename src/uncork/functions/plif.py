@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from uncork.functions._check import at_least, positive
+from uncork.functions._check import at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
@@ -39,7 +39,7 @@ class PLIF(AbstractMonotone):
         dtype=None,
     ) -> None:
         super().__init__()
-        self.knots = at_least("knots", knots, 2)
+        self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
         if init not in ("identity", "random"):
             raise ValueError(f'`init` must be "identity" or "random", got {init!r}.')

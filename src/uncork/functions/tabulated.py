@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from uncork.functions._check import at_least, positive
+from uncork.functions._check import knot_count, positive
 from uncork.functions.base import AbstractMonotone
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
@@ -24,9 +24,9 @@ class Tabulated(AbstractMonotone):
     def __init__(self, function: nn.Module, knots: int = 100_000, bound: float = 20.0) -> None:
         super().__init__()
         if not isinstance(function, nn.Module):
-            raise TypeError(f"`function` must be an nn.Module, got {type(function).__name__}.")
+            raise TypeError(f"`function` must be an increasing nn.Module, got {function!r}.")
         self.function = function
-        self.knots = at_least("knots", knots, 2)
+        self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
 
     def forward(self, z: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uncork.ops import validate
+from uncork.ops import autocast, validate
 from uncork.ops.chunked import budget
 
 
@@ -58,6 +58,7 @@ class AbstractHead(nn.Module, abc.ABC):
             "z_loss": z_loss,
             "backend": backend,
         }
+        self._check(hidden)
         if target is not None:
             return self.loss(hidden, target, **keywords)
         if weight is not None or (reduction, ignore_index, label_smoothing, z_loss, backend) != (
@@ -71,15 +72,16 @@ class AbstractHead(nn.Module, abc.ABC):
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Log-probabilities of every word, (..., V)."""
-        return self.scores(hidden).log_softmax(-1)
+        return self(hidden).log_softmax(-1)
 
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
         """The most probable word, (...); tokens go in chunks, so no N x V tensor is held."""
-        if validate.floating("hidden", hidden).dim() < 1:
-            raise ValueError(f"`hidden` must have shape (..., {self.in_features}), got a scalar.")
+        self._check(hidden)
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
-        length = max(1, budget(hidden.device.type) // (4 * self.num_classes * max(1, self._rows_per_token())))
+        # Scores and what they are made of: about four numbers for each logit.
+        per_token = 16 * self.num_classes * self._rows_per_token()
+        length = max(1, budget(hidden.device.type) // per_token)
         words = [self.ranking(part_ND).argmax(-1) for part_ND in flat_ND.split(length)]
         flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
         return flat_N.reshape(hidden.shape[:-1])
@@ -105,8 +107,8 @@ class AbstractHead(nn.Module, abc.ABC):
         _check_sampling(temperature, top_k, top_p)
         log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes) / temperature
         if top_k is not None and top_k < self.num_classes:
-            smallest_N1 = log_p_NV.topk(top_k, dim=-1).values[:, -1:]
-            log_p_NV = log_p_NV.masked_fill(log_p_NV < smallest_N1, -torch.inf)
+            kept = log_p_NV.topk(top_k, dim=-1)  # k words even where some are equal
+            log_p_NV = torch.full_like(log_p_NV, -torch.inf).scatter_(-1, kept.indices, kept.values)
         p_NV = log_p_NV.softmax(-1)
         if top_p is not None and top_p < 1.0:
             p_NV = _nucleus(p_NV, top_p)
@@ -116,6 +118,16 @@ class AbstractHead(nn.Module, abc.ABC):
 
     def _rows_per_token(self) -> int:
         return 1
+
+    def _check(self, hidden: Any) -> None:
+        """`hidden` is (..., in_features), of the dtype and on the device of the weight."""
+        if validate.floating("hidden", hidden).dim() < 1 or hidden.shape[-1] != self.in_features:
+            raise ValueError(
+                f"`hidden` must have shape (..., {self.in_features}), got {tuple(hidden.shape)}. Its last "
+                "dimension is `in_features` of the head."
+            )
+        if not autocast.enabled(hidden.device.type):
+            validate.same("hidden", hidden, "weight", self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}, bias={self.bias is not None}"

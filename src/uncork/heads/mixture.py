@@ -40,7 +40,10 @@ class MixtureHead(AbstractHead):
     ) -> None:
         super().__init__()
         if function is not None and not isinstance(function, nn.Module):
-            raise TypeError(f"`function` must be an nn.Module or None, got {type(function).__name__}.")
+            raise TypeError(
+                "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
+                f"{function!r}."
+            )
         if not 0.0 <= finite("dropout", dropout) < 1.0:
             raise ValueError(f"`dropout` must lie in [0, 1), got {dropout}.")
         self.in_features, self.num_classes = sizes(in_features, num_classes)
@@ -55,9 +58,6 @@ class MixtureHead(AbstractHead):
 
     def latents(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """g (..., K, embedding_features) and log pi (..., K)."""
-        if not isinstance(hidden, Tensor) or hidden.dim() < 1 or hidden.shape[-1] != self.in_features:
-            came = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
-            raise ValueError(f"`hidden` must have shape (..., {self.in_features}), got {came}.")
         shape = (*hidden.shape[:-1], self.components, self.embedding_features)
         latent = self.dropout(torch.tanh(self.latent(hidden)).view(shape))
         prior = self.prior(hidden)
@@ -72,7 +72,7 @@ class MixtureHead(AbstractHead):
     ranking = scores
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        return self.scores(hidden)
+        return self(hidden)
 
     def loss(self, hidden: Tensor, target: Tensor, **keywords: Any) -> Tensor:
         latent, log_prior = self.latents(hidden)

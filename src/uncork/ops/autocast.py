@@ -13,13 +13,17 @@ def off(device_type: str) -> contextlib.AbstractContextManager:
     return torch.autocast(device_type, enabled=False)
 
 
+def enabled(device_type: str) -> bool:
+    """Whether torch.autocast is on for this device."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
 def operands(hidden: Tensor, linear_weight: Tensor, linear_bias: Tensor | None):
     """The operands as `linear` would see them under torch.autocast."""
     if not isinstance(hidden, Tensor) or not isinstance(linear_weight, Tensor):
         return hidden, linear_weight, linear_bias
     device = hidden.device.type
-    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if not enabled or hidden.dtype == torch.float64:
+    if not enabled(device) or hidden.dtype == torch.float64:
         return hidden, linear_weight, linear_bias
     dtype = torch.get_autocast_dtype(device)
     cast = lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t

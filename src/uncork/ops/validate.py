@@ -170,8 +170,8 @@ def values(problem: Problem) -> None:
     for parameter in problem.form.tensors:
         if parameter.device.type == "cpu" and not bool(parameter.isfinite().all()):
             raise ValueError(
-                "`function` must have finite parameters, got NaN or infinity among them. Load an earlier state "
-                "or start again from reset_parameters(), with a smaller learning rate for the function."
+                "`function` must have finite parameters, got NaN or infinity among them. Load an earlier "
+                "state, or start again from reset_parameters() with a smaller learning rate."
             )
     given = problem.target
     if given.device.type != "cpu" or given.numel() == 0:

@@ -1,0 +1,60 @@
+"""Constructors: the message names the argument, the rule and what came."""
+
+import pytest
+import torch
+
+from uncork import functions
+
+
+WRONG = [
+    (lambda: functions.PLIF(knots=1), ValueError, "`knots` must be at least 2, got 1"),
+    (lambda: functions.PLIF(knots=10.0), TypeError, "`knots` must be an int, got 10.0"),
+    (lambda: functions.PLIF(knots=True), TypeError, "`knots` must be an int, got True"),
+    (lambda: functions.PLIF(bound=0.0), ValueError, "`bound` must be above 0, got 0.0"),
+    (lambda: functions.PLIF(bound=-1), ValueError, "`bound` must be above 0, got -1"),
+    (lambda: functions.PLIF(bound=float("inf")), ValueError, "`bound` must be finite, got inf"),
+    (lambda: functions.PLIF(bound=float("nan")), ValueError, "`bound` must be finite, got nan"),
+    (lambda: functions.PLIF(bound="20"), TypeError, "`bound` must be a number, got '20'"),
+    (lambda: functions.PLIF(init="ones"), ValueError, '`init` must be "identity" or "random", got \'ones\''),
+    (lambda: functions.PLIF(seed=-1), ValueError, "`seed` must be at least 0, got -1"),
+    (lambda: functions.PLIF(seed=1.5), TypeError, "`seed` must be an int, got 1.5"),
+    (lambda: functions.PLIF(knot=5), TypeError, "unexpected keyword argument 'knot'"),
+    (lambda: functions.Scale(0.0), ValueError, "`init` must be above 0, got 0.0"),
+    (lambda: functions.Scale(float("nan")), ValueError, "`init` must be finite, got nan"),
+    (lambda: functions.Scale("1"), TypeError, "`init` must be a number, got '1'"),
+    (lambda: functions.SoftCap(-3.0), ValueError, "`cap` must be above 0, got -3.0"),
+    (lambda: functions.SoftCap(float("inf")), ValueError, "`cap` must be finite, got inf"),
+    (
+        lambda: functions.GeneralizedSigSoftmax(float("nan"), 2.0),
+        ValueError,
+        "`shift` must be finite, got nan",
+    ),
+    (lambda: functions.GeneralizedSigSoftmax(0.0, 0.0), ValueError, "`steepness` must be above 0, got 0.0"),
+    (lambda: functions.MonotoneNetwork(0), ValueError, "`units` must be at least 1, got 0"),
+    (lambda: functions.MonotoneNetwork(2.0), TypeError, "`units` must be an int, got 2.0"),
+    (lambda: functions.MonotoneNetwork(3, knots=1), ValueError, "`knots` must be at least 2, got 1"),
+    (lambda: functions.MonotoneNetwork(3, bound=0), ValueError, "`bound` must be above 0, got 0"),
+    (
+        lambda: functions.Tabulated(torch.tanh),
+        TypeError,
+        "`function`.*nn.Module, got <built-in",
+    ),
+    (lambda: functions.Tabulated(functions.SoftCap(1.0), knots=0), ValueError, "`knots` must be at least 2"),
+    (lambda: functions.Tabulated(functions.SoftCap(1.0), bound=-1), ValueError, "`bound` must be above 0"),
+]
+
+
+@pytest.mark.parametrize("make, kind, message", WRONG, ids=[m for *_, m in WRONG])
+def test_constructors(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def test_more_knots_than_float32_can_count():
+    with pytest.raises(ValueError, match=r"`knots` must be at most 8388608, got 8388609. Float32"):
+        functions.PLIF(2**23 + 1)
+
+
+def test_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        functions.AbstractMonotone()

@@ -1,0 +1,163 @@
+"""The piecewise-linear function: its starts, its two sums, its bound."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from uncork.functions import PLIF
+from uncork.ops import table
+
+
+@pytest.mark.parametrize("bound", [0.5, 5.0, 20.0, 50.0])
+@pytest.mark.parametrize("knots", [2, 3, 10, 1_000, 99_999, 100_000, 1_000_000])
+def test_identity_start(knots, bound):
+    """f(x) = x to float32 rounding, near zero, at the knots, beyond the bound."""
+    f = PLIF(knots, bound)
+    x = torch.cat(
+        [torch.linspace(-2 * bound, 2 * bound, 20_001), torch.tensor([0.0, 1e-6, -1e-6, bound, -bound])]
+    )
+    error = (f(x) - x).detach().abs()
+    eps = torch.finfo(torch.float32).eps
+    assert (error <= 2 * eps * x.abs().clamp(min=bound)).all()
+    inside = x.abs() <= bound
+    assert error[inside].max() <= 2 * eps * bound
+    assert (f.derivative(x) - 1).abs().max() <= eps
+
+
+def test_identity_start_in_float64():
+    f = PLIF(100_000, dtype=torch.float64)
+    x = torch.linspace(-30, 30, 10_001, dtype=torch.float64)
+    error = (f(x) - x).detach().abs()
+    # A sum of 1e5 terms may round each time, by half of eps T.
+    assert error.max() <= 1e5 * torch.finfo(torch.float64).eps * 20 / 2
+
+
+def test_random_start():
+    """The authors' v ~ N(0, 1) + log(e - 1): mean and spread of a million draws, within 5 standard errors."""
+    f = PLIF(1_000_000, init="random", seed=0, dtype=torch.float64)
+    v = f.v.detach()
+    assert abs(v.mean() - math.log(math.e - 1)) <= 5e-3
+    assert abs(v.std() - 1) <= 5e-3
+    assert (f.slopes > 0).all()
+
+
+def test_seed():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, second = PLIF(50, init="random", seed=3), PLIF(50, init="random", seed=3)
+    assert torch.equal(first.v, second.v)
+    assert torch.equal(torch.get_rng_state(), state)  # a seed of its own leaves the global one alone
+    assert not torch.equal(first.v, PLIF(50, init="random", seed=4).v)
+    torch.manual_seed(5)
+    loose = PLIF(50, init="random")
+    torch.manual_seed(5)
+    assert torch.equal(loose.v, PLIF(50, init="random").v)
+    before = first.v.clone()
+    torch.nn.init.zeros_(first.v)
+    first.reset_parameters()
+    assert torch.equal(first.v, before)
+
+
+def test_the_start_does_not_depend_on_the_dtype():
+    wide, narrow = (PLIF(50, init="random", seed=3, dtype=d) for d in (torch.float64, torch.float32))
+    assert torch.equal(wide.v.float(), narrow.v)
+
+
+def test_the_two_sums():
+    """G_i = sum g and X_i = sum g (x - l_i), by their definition, one interval at a time."""
+    knots, bound = 6, 1.5
+    step = 2 * bound / knots
+    x = torch.randn(400, dtype=torch.float64) * 1.2
+    g = torch.randn(400, dtype=torch.float64)
+    index, offset = table.locate(x, knots, bound)
+    sum_grad, sum_offset = table.interval_sums(index, offset, g, knots)
+    for i in range(knots):
+        left = -bound + i * step
+        low = -math.inf if i == 0 else left
+        high = math.inf if i == knots - 1 else left + step
+        here = (x >= low) & (x < high)
+        torch.testing.assert_close(sum_grad[i], g[here].sum())
+        torch.testing.assert_close(sum_offset[i], (g * (x - left))[here].sum())
+
+
+def test_gradient_from_the_two_sums():
+    """dL/ds_j = X_j + d sum_{i>j} G_i, times the slope of softplus."""
+    f = PLIF(6, 1.5, "random", seed=0, dtype=torch.float64)
+    x, g = torch.randn(2, 300, dtype=torch.float64)
+    f(x).backward(g)
+    index, offset = table.locate(x, 6, 1.5)
+    sum_grad, sum_offset = table.interval_sums(index, offset, g, 6)
+    later = sum_grad.flip(0).cumsum(0).flip(0) - sum_grad
+    expected = (sum_offset + 0.5 * later) * torch.sigmoid(f.v)
+    torch.testing.assert_close(f.v.grad, expected.detach())
+
+
+def test_a_million_slopes_keep_their_sum():
+    """F runs over a million terms: in float32 it would be off in the third digit."""
+    f = PLIF(1_000_000, 20.0, "random", seed=0)
+    exact = -20 + (softplus(f.v.double()) * 4e-5).sum()
+    at_the_end = f(torch.tensor([20.0]))
+    assert abs(at_the_end - exact) <= 4e-6
+    values = f.knot_values()
+    assert values.dtype == torch.float64 and values.shape == (1_000_001,)
+    assert values[0] == -20.0 and torch.allclose(values[-1], exact, rtol=1e-13)
+
+
+def test_slopes_stay_positive():
+    f = PLIF(4)
+    with torch.no_grad():
+        f.v.copy_(torch.tensor([-50.0, -5.0, 0.0, 100.0]))
+    assert (f.slopes > 0).all()
+    assert f.slopes[3] == 100
+
+
+def test_outside_share():
+    f = PLIF(10, 2.0)
+    assert f.outside_share(torch.tensor([-3.0, -2.0, 0.0, 2.0, 2.1])) == pytest.approx(0.4)
+    assert f.outside_share(torch.zeros(3, 4)) == 0.0
+    assert f.outside_share(torch.full((2, 2), 5.0)) == 1.0
+    with pytest.raises(ValueError, match="`logits` must not be empty"):
+        f.outside_share(torch.zeros(0))
+    with pytest.raises(TypeError, match="`logits` must have a floating dtype"):
+        f.outside_share(torch.zeros(3).long())
+
+
+@pytest.mark.parametrize("reach", [0.7, 3.0, 11.0])
+def test_fit_bound_keeps_the_function(reach):
+    """At the new knots, up to one constant, which cancels in a softmax."""
+    f = PLIF(1000, 3.0, "random", seed=1, dtype=torch.float64)
+    knots = table.knots_of(1000, 1.1 * reach, torch.device("cpu"))
+    before = f(knots)
+    logits = torch.tensor([reach, -reach / 2, 0.0], dtype=torch.float64)
+    assert f.fit_bound_(logits) == f.bound == pytest.approx(1.1 * reach)
+    assert f.outside_share(logits) == 0.0
+    change = (f(knots) - before).detach()
+    torch.testing.assert_close(change, change.mean().expand_as(change), rtol=0, atol=1e-9)
+
+
+def test_fit_bound_of_the_identity_is_the_identity():
+    f = PLIF(100_000)
+    assert f.fit_bound_(torch.tensor([37.0]), margin=0.5) == pytest.approx(55.5)
+    x = torch.linspace(-60, 60, 1001)
+    assert (f(x) - x).abs().max() <= 2e-5  # v itself is float32: slopes are 1 to 1e-7
+
+
+def test_fit_bound_refuses():
+    f = PLIF(10)
+    for bad, message in [
+        (torch.zeros(0), "must not be empty"),
+        (torch.zeros(5), "not all 0"),
+        (torch.tensor([1.0, torch.nan]), "must be finite"),
+        (torch.tensor([1.0, torch.inf]), "must be finite"),
+    ]:
+        with pytest.raises(ValueError, match=f"`logits`.*{message}"):
+            f.fit_bound_(bad)
+    with pytest.raises(ValueError, match="`margin` must be above 0"):
+        f.fit_bound_(torch.ones(3), margin=0)
+    assert f.bound == 20.0
+
+
+def test_repr():
+    assert repr(PLIF(10, 2.0)) == "PLIF(knots=10, bound=2, init='identity')"

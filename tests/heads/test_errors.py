@@ -1,0 +1,102 @@
+"""Bad arguments of heads: the argument, the rule, what came, the remedy."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import ALL_HEADS, over_heads
+from uncork.functions import PLIF
+from uncork.heads import AbstractHead, MixtureHead, MonotonicHead, SoftmaxHead
+
+
+D, V = 4, 7
+
+WRONG = [
+    (lambda: SoftmaxHead(0, V), ValueError, "`in_features` must be at least 1, got 0"),
+    (lambda: SoftmaxHead(D, 0), ValueError, "`num_classes` must be at least 1, got 0"),
+    (lambda: SoftmaxHead(4.0, V), TypeError, "`in_features` must be an int, got 4.0"),
+    (lambda: SoftmaxHead(D, True), TypeError, "`num_classes` must be an int, got True"),
+    (lambda: MonotonicHead(D, V, None), TypeError, "`function`.*nn.Module.*None.*SoftmaxHead"),
+    (lambda: MonotonicHead(D, V, PLIF), TypeError, "`function`.*nn.Module.*PLIF"),
+    (lambda: MonotonicHead(D, V, torch.tanh), TypeError, "`function`.*nn.Module.*<built-in"),
+    (lambda: MixtureHead(D, V, components=0), ValueError, "`components` must be at least 1, got 0"),
+    (lambda: MixtureHead(D, V, components=1.5), TypeError, "`components` must be an int, got 1.5"),
+    (lambda: MixtureHead(D, V, embedding_features=0), ValueError, "`embedding_features` must be at least 1"),
+    (lambda: MixtureHead(D, V, dropout=1.0), ValueError, r"`dropout` must lie in \[0, 1\), got 1.0"),
+    (lambda: MixtureHead(D, V, dropout=float("nan")), ValueError, "`dropout` must be finite, got nan"),
+    (lambda: MixtureHead(D, V, function=PLIF), TypeError, "`function`.*nn.Module.*PLIF"),
+    (lambda: MixtureHead(D, V, component=3), TypeError, "unexpected keyword argument 'component'"),
+]
+
+
+@pytest.mark.parametrize("make, kind, message", WRONG, ids=[m for *_, m in WRONG])
+def test_constructors(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"reduction": "sum"},
+        {"ignore_index": 0},
+        {"label_smoothing": 0.1},
+        {"z_loss": 1e-4},
+        {"backend": "reference"},
+        {"weight": torch.ones(V)},
+    ],
+    ids=lambda k: next(iter(k)),
+)
+@over_heads
+def test_loss_keywords_without_a_target(name, keywords):
+    with pytest.raises(ValueError, match=r"`target` is needed.*head\(hidden, target"):
+        ALL_HEADS[name](D, V)(torch.randn(2, D), **keywords)
+
+
+@over_heads
+def test_misspelt_keywords(name):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'label_smothing'"):
+        ALL_HEADS[name](D, V)(torch.randn(2, D), torch.tensor([0, 1]), label_smothing=0.1)
+
+
+@pytest.mark.parametrize("method", ["__call__", "log_prob", "predict", "sample"])
+@pytest.mark.parametrize(
+    "hidden, kind, message",
+    [
+        (torch.randn(2, D + 1), ValueError, r"\(2, 5\)"),
+        (torch.tensor(1.0), ValueError, r"got.* \(\)"),
+        ([1.0, 2.0], TypeError, "must be a torch.Tensor, got list"),
+        (torch.ones(2, D).long(), TypeError, "floating dtype, got torch.int64"),
+    ],
+    ids=["width", "scalar", "list", "integer"],
+)
+@over_heads
+def test_hidden_states(name, hidden, kind, message, method):
+    with pytest.raises(kind, match=f"`hidden`.*{message}"):
+        getattr(ALL_HEADS[name](D, V), method)(hidden)
+
+
+@over_heads
+def test_targets(name):
+    head = ALL_HEADS[name](D, V)
+    with pytest.raises(ValueError, match=r"`target` must lie in \[0, 7\)"):
+        head(torch.randn(2, D), torch.tensor([0, V]))
+    with pytest.raises(ValueError, match=r"`target` of word indices must have shape \(2,\), got \(3,\)"):
+        head(torch.randn(2, D), torch.tensor([0, 1, 2]))
+
+
+@over_heads
+def test_another_dtype(name):
+    """float64 states on a float32 head: say so instead of guessing."""
+    with pytest.raises(TypeError, match="`hidden` and `weight` must have one dtype.*float64.*float32"):
+        ALL_HEADS[name](D, V)(torch.randn(2, D).double(), torch.tensor([0, 1]))
+
+
+def test_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        AbstractHead()
+
+
+def test_a_head_needs_no_function_of_ours():
+    head = MonotonicHead(D, V, nn.Softsign())
+    assert head(torch.randn(2, D), torch.tensor([0, 1])).isfinite()

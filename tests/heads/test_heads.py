@@ -1,0 +1,190 @@
+"""What every head is: one distribution, the same for scores, log-probabilities, losses and predictions."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import uncork
+from tests.helpers import ALL_HEADS, over_backends, over_heads
+from uncork.functions import PLIF, Identity, Scale, SoftCap
+from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
+
+
+D, V = 6, 17
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def make(name, dtype=torch.float64):
+    head = ALL_HEADS[name](D, V).to(dtype)
+    with torch.no_grad():
+        head.weight.mul_(4.0)  # spread the logits
+    return head
+
+
+def hidden_of(shape, dtype=torch.float64):
+    return torch.randn(*shape, D, dtype=dtype)
+
+
+over_shapes = pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)], ids=str)
+
+
+@over_shapes
+@over_heads
+def test_probabilities_sum_to_one(name, shape):
+    head, hidden = make(name), hidden_of(shape)
+    log_p = head.log_prob(hidden)
+    assert log_p.shape == (*shape, V)
+    torch.testing.assert_close(
+        log_p.exp().sum(-1), torch.ones(shape, dtype=torch.float64), rtol=1e-12, atol=1e-12
+    )
+
+
+@over_shapes
+@over_heads
+def test_scores_are_logits_of_the_distribution(name, shape):
+    head, hidden = make(name), hidden_of(shape)
+    torch.testing.assert_close(head(hidden).softmax(-1), head.log_prob(hidden).exp(), rtol=1e-12, atol=1e-12)
+
+
+@over_backends
+@over_heads
+def test_loss_is_minus_log_prob(name, backend):
+    head, hidden = make(name), hidden_of((2, 7))
+    if name == "network":
+        head.function.tabulate = False  # the table's error has tests of its own
+    target = torch.randint(0, V, (2, 7))
+    log_p = head.log_prob(hidden).gather(-1, target[..., None])[..., 0]
+    with backend.on():
+        losses = {r: head(hidden, target, reduction=r, backend=backend.name) for r in ("none", "sum", "mean")}
+    torch.testing.assert_close(losses["none"], -log_p, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(losses["sum"], -log_p.sum(), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(losses["mean"], -log_p.mean(), rtol=1e-11, atol=1e-11)
+
+
+@over_heads
+def test_options_are_those_of_cross_entropy(name):
+    """Scores through torch's cross_entropy, every keyword of it, against the head's own loss."""
+    head, hidden = make(name), hidden_of((9,))
+    if name == "network":
+        head.function.tabulate = False
+    target = torch.randint(0, V, (9,))
+    target[3] = 2
+    keywords = {"weight": torch.rand(V, dtype=torch.float64), "ignore_index": 2, "label_smoothing": 0.1}
+    for reduction in ("mean", "sum", "none"):
+        expected = cross_entropy(head(hidden), target, reduction=reduction, **keywords)
+        torch.testing.assert_close(head(hidden, target, reduction=reduction, **keywords), expected)
+    p = torch.rand(9, V, dtype=torch.float64).softmax(-1)
+    torch.testing.assert_close(head(hidden, p), cross_entropy(head(hidden), p))
+
+
+@over_shapes
+@over_heads
+def test_predict_is_the_most_probable_word(name, shape):
+    head, hidden = make(name), hidden_of(shape)
+    words = head.predict(hidden)
+    assert words.shape == shape and words.dtype == torch.int64 and not words.requires_grad
+    p = head.log_prob(hidden)
+    torch.testing.assert_close(p.gather(-1, words[..., None])[..., 0], p.amax(-1) if p.numel() else p[..., 0])
+
+
+@over_heads
+def test_predict_in_chunks(name):
+    head, hidden = make(name, torch.float32), hidden_of((50,), torch.float32)
+    whole = head.predict(hidden)
+    with uncork.chunk_bytes(1):
+        assert torch.equal(head.predict(hidden), whole)
+
+
+def test_predict_sees_past_a_saturated_function():
+    """Far beyond its cap every score is the same float32; the logits still know the order."""
+    head = MonotonicHead(1, 3, SoftCap(1.0), bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[50.0], [70.0], [60.0]]))
+    assert head(torch.ones(1, 1)).unique().numel() == 1
+    assert head.predict(torch.ones(1, 1)).item() == 1
+
+
+def test_a_function_of_one_is_the_softmax():
+    softmax = SoftmaxHead(D, V)
+    hidden, target = torch.randn(8, D), torch.randint(0, V, (8,))
+    for function in (Identity(), Scale(1.0), PLIF()):
+        head = MonotonicHead(D, V, function)
+        head.load_state_dict(softmax.state_dict(), strict=False)
+        torch.testing.assert_close(head(hidden, target), softmax(hidden, target))
+        torch.testing.assert_close(head(hidden), softmax(hidden), rtol=1e-6, atol=1e-6)
+
+
+def test_one_component_is_a_softmax_over_the_latent():
+    mixture = MixtureHead(D, V, components=1, embedding_features=4).double()
+    softmax = SoftmaxHead(4, V).double()
+    with torch.no_grad():
+        softmax.weight.copy_(mixture.weight)
+        softmax.bias.copy_(mixture.bias)
+    hidden, target = hidden_of((8,)), torch.randint(0, V, (8,))
+    latent = torch.tanh(mixture.latent(hidden))
+    torch.testing.assert_close(mixture(hidden, target), softmax(latent, target))
+    torch.testing.assert_close(mixture.log_prob(hidden), softmax.log_prob(latent))
+
+
+def test_the_mixture_formula():
+    """sum_k pi_k softmax(W tanh(U_k h + c_k) + b), written out."""
+    head, hidden = make("mos"), hidden_of((5,))
+    U = head.latent.weight.view(4, D + 2, D)
+    c = head.latent.bias.view(4, D + 2)
+    p = torch.zeros(5, V, dtype=torch.float64)
+    pi = (hidden @ head.prior.weight.T).softmax(-1)
+    for k in range(4):
+        g = torch.tanh(hidden @ U[k].T + c[k])
+        p = p + pi[:, k : k + 1] * (g @ head.weight.T + head.bias).softmax(-1)
+    torch.testing.assert_close(head.log_prob(hidden), p.log())
+
+
+def test_mixture_dropout_only_in_training():
+    head = MixtureHead(D, V, components=3, dropout=0.5)
+    hidden = torch.randn(4, D)
+    assert not torch.equal(head(hidden), head(hidden))
+    head.eval()
+    assert torch.equal(head(hidden), head(hidden))
+
+
+def test_mixture_dropout_can_be_replaced():
+    head = MixtureHead(D, V, components=3, dropout=0.5)
+    seen = []
+
+    class Watch(torch.nn.Module):
+        def forward(self, x):
+            seen.append(tuple(x.shape))
+            return x
+
+    head.dropout = Watch()
+    head(torch.randn(2, 4, D))
+    assert seen == [(2, 4, 3, D)]
+
+
+@over_heads
+def test_low_precision_scores(name):
+    """bfloat16 weights and states: scores in float32, close to what float64 makes of the same numbers."""
+    head = make(name, torch.bfloat16)
+    hidden = hidden_of((20,), torch.bfloat16)
+    scores = head(hidden)
+    assert scores.dtype == torch.float32
+    loss = head(hidden, torch.randint(0, V, (20,)))
+    assert loss.dtype == torch.float32 and loss.isfinite()
+    loss.backward()
+    assert all(p.grad.dtype == torch.bfloat16 for p in head.parameters())
+
+
+@over_heads
+def test_autocast(name):
+    head, hidden = make(name, torch.float32), hidden_of((20,), torch.float32)
+    target = torch.randint(0, V, (20,))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, scores = head(hidden, target), head(hidden)
+    assert loss.dtype == scores.dtype == torch.float32
+    torch.testing.assert_close(loss, head(hidden, target), rtol=5e-2, atol=5e-2)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in head.parameters())
