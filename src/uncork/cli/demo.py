@@ -17,6 +17,7 @@ def demo(
     seeds: tuple[int, ...] = (0, 1),
     workers: int = 2,
     tolerance: float = 1e-3,
+    time_limit: float = 200.0,
 ) -> int:
     """Check the theory, fit every head to small synthetic problems, and write a report; two to three minutes.
 
@@ -28,6 +29,7 @@ def demo(
         seeds: Seeds of distributions and starting points.
         workers: Processes side by side.
         tolerance: A fall of the KL per pass below this share is a plateau.
+        time_limit: Seconds for the grid; on a slow machine cells of later seeds are left for the next run.
     """
     from rich.console import Console
 
@@ -40,9 +42,16 @@ def demo(
     grid = Grid(vocabularies=(vocabulary,), widths=widths, contexts=contexts, seeds=seeds)
     with progress_bar(console) as bar:
         outcome = run_grid(
-            grid, out / "synthetic", Settings(tolerance=tolerance), workers=workers, report=bar
+            grid,
+            out / "synthetic",
+            Settings(tolerance=tolerance),
+            workers=workers,
+            time_limit=time_limit,
+            report=bar,
         )
     print_summary(console, outcome.records)
+    if outcome.left:
+        console.print(f"{outcome.left} cells were left out for time: run this again to go on.")
     console.rule("3. The report")
     page = write_report([out], out / "report.html")[0]
     console.print("Figures, tables, learned functions and their reading:")
