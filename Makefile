@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@
 
-demo: $(STAMP)  ## train every head on a small problem and print the comparison
+demo: $(STAMP)  ## theory checks, a small synthetic grid, a report: two to three minutes
 	$(BIN)/python -m uncork demo
 
 # One thread per worker: two workers that each start a thread per core slow each other down.

@@ -75,7 +75,7 @@ def naive_plif(x: Tensor, v: Tensor, bound: float) -> Tensor:
 
 def naive_interpolant(x: Tensor, f: Callable[[Tensor], Tensor], knots: int, bound: float) -> Tensor:
     """The piecewise-linear function through f at the knots."""
-    at = torch.linspace(-bound, bound, knots + 1, dtype=torch.float64)
+    at = torch.linspace(-bound, bound, knots + 1, dtype=torch.float64, device=x.device)
     value = f(at)
     slope = value.diff() * (knots / (2 * bound))
     return naive_table(x, value[:-1].to(x.dtype), slope.to(x.dtype), bound)

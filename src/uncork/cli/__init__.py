@@ -10,6 +10,9 @@ from uncork.cli.evaluate import evaluate
 from uncork.cli.generate import generate
 from uncork.cli.info import info
 from uncork.cli.recipes import recipes
+from uncork.cli.report import report
+from uncork.cli.synthetic import synthetic
+from uncork.cli.theory import theory
 from uncork.cli.train import train
 
 
@@ -20,6 +23,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "generate": generate,
     "info": info,
     "recipes": recipes,
+    "report": report,
+    "synthetic": synthetic,
+    "theory": theory,
     "train": train,
 }
 

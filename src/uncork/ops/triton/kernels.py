@@ -174,7 +174,11 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 @triton.jit
 def scale_kernel(x_ptr, factor_ptr, size, BLOCK: tl.constexpr):
     """x *= factor, unless the factor is 1: then nothing is read or written."""
-    factor = tl.load(factor_ptr).to(tl.float32)
+    factor = tl.load(factor_ptr)
+    if x_ptr.dtype.element_ty == tl.float64:
+        factor = factor.to(tl.float64)
+    else:
+        factor = factor.to(tl.float32)
     if factor != 1.0:
         stride = tl.num_programs(0).to(tl.int64) * BLOCK
         start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -182,5 +186,5 @@ def scale_kernel(x_ptr, factor_ptr, size, BLOCK: tl.constexpr):
             offsets = start + tl.arange(0, BLOCK)
             mask = offsets < size
             x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
-            tl.store(x_ptr + offsets, (x.to(tl.float32) * factor).to(x_ptr.dtype.element_ty), mask=mask)
+            tl.store(x_ptr + offsets, (x.to(factor.dtype) * factor).to(x_ptr.dtype.element_ty), mask=mask)
             start += stride

@@ -81,7 +81,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
                 const float offset = fmaf(-((float)i - half), step, x[q]);
-                float g = factor * __expf((fmaf(pair[q].y, offset, pair[q].x) - top) - rest);
+                float g = factor * expf((fmaf(pair[q].y, offset, pair[q].x) - top) - rest);
                 if (j == word) g -= share;
                 if (j >= words || factor == 0.0f) g = 0.0f;
                 if (j < words) put(out + j, g * pair[q].y);

@@ -1,0 +1,38 @@
+"""`uncork report`: result files to one page."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from uncork.report import build, load, markdown as as_markdown, write_report
+from uncork.results import write_atomic
+
+
+# Without it `uncork.cli.main` says what to install, and the annotations below stay text.
+with suppress(ImportError):
+    import tyro
+
+
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html"),
+    figures: Path | None = None,
+    markdown: Path | None = None,
+) -> None:
+    """Build one self-contained HTML page from results of `uncork synthetic` and `uncork theory`.
+
+    Args:
+        runs: Folders, .json files or .jsonl bundles with results.
+        output: The page to write.
+        figures: Folder for the figures as SVG and PNG; beside the page unless told.
+        markdown: Also write the sentences and tables to this Markdown file.
+    """
+    try:
+        written = write_report(list(runs), output, figures)
+    except ImportError as error:
+        raise ValueError(f"a report needs `pip install 'uncork[report]'` ({error}).") from error
+    if markdown:
+        write_atomic(markdown, as_markdown(build(load(runs))).encode())
+    print(f"{written[0].resolve()} and {len(written) - 1} figure files in {written[-1].parent}")

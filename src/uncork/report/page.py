@@ -1,0 +1,191 @@
+"""Results to one self-contained HTML page, and the figures as files beside it."""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from uncork.report import figures, reading, tables
+from uncork.report.figures import Figure
+from uncork.report.load import Results, load
+from uncork.report.summary import LABELS, METRICS, Panel, comparisons, panels
+from uncork.report.tables import Table
+from uncork.results import write_atomic
+
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+Drawing = Callable[[], Figure]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, paragraphs, figures yet to be drawn, tables."""
+
+    anchor: str
+    title: str
+    paragraphs: list[str]
+    figures: list[Drawing]
+    tables: list[Table]
+    columns: int = 3  # of figures, where there is room
+
+
+def write_report(runs: list[Path], output: Path, figure_folder: Path | None = None) -> list[Path]:
+    """Read `runs`, write the page and every figure as SVG and PNG; the paths written, the page first."""
+    results = load(runs)
+    sections = build(results)
+    output = Path(output)
+    folder = figure_folder or output.with_name(output.stem + "_figures")
+    drawn = [[draw() for draw in section.figures] for section in sections]
+    write_atomic(output, render(sections, drawn, results).encode())
+    written = [output]
+    for figure in (figure for group in drawn for figure in group):
+        for suffix, data in ((".svg", figure.svg), (".png", figure.png)):
+            path = folder / (figure.name + suffix)
+            write_atomic(path, data)
+            written.append(path)
+    return written
+
+
+def build(results: Results) -> list[Section]:
+    """The sections of the page, in reading order."""
+    sections = []
+    if results.cells:
+        grouped = panels(results.cells)
+        sections += [_claim(results, grouped), _illustrations(grouped)]
+        sections += [_concentration(a, grouped) for a in sorted({p.setting.concentration for p in grouped})]
+        sections += [_functions(grouped), _bottleneck(grouped), _budget(results, grouped)]
+    if results.theory:
+        sections.append(_theory(results.theory))
+    return sections
+
+
+def _claim(results: Results, grouped: list[Panel]) -> Section:
+    found = comparisons(grouped)
+    paragraphs = reading.verdict(found)
+    if not paragraphs:
+        paragraphs = ["The claim needs an LMS head, Linear-Softmax and MoS on the same distributions."]
+    temperature = reading.temperature_reading(grouped)
+    paragraphs += [temperature] if temperature else []
+    paragraphs.append(reading.convergence_reading(results.cells))
+    intro = (
+        "The paper's claim: an increasing function on the logits (LMS) beats Linear-Softmax and a mixture of "
+        "softmaxes (MoS) on the KL divergence and on mode matching in most cases, most at low width and "
+        "large vocabulary."
+    )
+    return Section("claim", "The claim and what became of it", [intro, *paragraphs], [], [])
+
+
+def _illustrations(grouped: list[Panel]) -> Section:
+    vocabularies = sorted({p.setting.vocabulary for p in grouped})
+    concentrations = sorted({p.setting.concentration for p in grouped})
+    contexts = ", ".join(f"{n:,}" for n in sorted({p.setting.contexts for p in grouped}))
+    text = (
+        f"Each of {contexts} contexts has its own true distribution over M words, drawn from Dir(α). "
+        "Word vectors are shared, each context has a free vector, and every head is fitted to the same "
+        "distributions by cross-entropy."
+    )
+    pictures: list[Drawing] = [partial(figures.dirichlet_figure, m, concentrations) for m in vocabularies]
+    return Section("setting", "The setting", [text], [*pictures, figures.plif_figure], [])
+
+
+def _concentration(concentration: float, grouped: list[Panel]) -> Section:
+    mine = [p for p in grouped if p.setting.concentration == concentration]
+    pictures: list[Drawing] = [
+        partial(figures.metric_figure, p, metric) for metric in reversed(METRICS) for p in mine
+    ]
+    grids = [tables.metric_table(p, metric) for p in mine for metric in METRICS]
+    seeds = max(len(r) for p in mine for by in p.records.values() for r in by.values())
+    note = "Bars and ± are standard deviations over seeds." if seeds > 1 else "One seed: no spread is known."
+    title = f"Results at α = {concentration:g}"
+    return Section(
+        f"alpha-{concentration:g}", title, [note], pictures, grids, columns=max(2, min(3, len(mine)))
+    )
+
+
+def _functions(grouped: list[Panel]) -> Section:
+    pictures = [picture for panel in grouped if (picture := _panel_functions(panel))]
+    text = (
+        "The functions of the LMS heads after training, first seed. Both axes are scaled to the range in "
+        "use, since word and context vectors can absorb any linear rescaling: a straight diagonal is "
+        "Linear-Softmax."
+    )
+    slopes = tables.slope_table(grouped)
+    return Section("functions", "The learned functions", [text], pictures, [slopes] if slopes else [])
+
+
+def _panel_functions(panel: Panel) -> Drawing | None:
+    """The learned functions of one setting, at its smallest and largest width."""
+    curves = []
+    for head in ("monotone", "plif"):
+        for width in sorted({panel.widths[0], panel.widths[-1]}):
+            records = panel.records.get(head, {}).get(width, [])
+            if records and records[0]["function"]:
+                curves.append((head, width, records[0]["function"]))
+    if not curves:
+        return None
+    setting = panel.setting
+    name = f"functions-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
+    labelled = [(head, f"{LABELS[head]}, D = {width}", record) for head, width, record in curves]
+    text = reading.function_reading(curves)
+    return partial(figures.function_figure, name, setting.title, labelled, text)
+
+
+def _bottleneck(grouped: list[Panel]) -> Section:
+    text = reading.certificate_reading(grouped)
+    certified = tables.certificate_table(grouped)
+    found = [certified] if certified else []
+    ranks = (
+        "Linear-Softmax has rank D + 1 at most. A head can pass this bound and still be no better: rank "
+        "counts directions, not what they are worth."
+    )
+    shown = [*found, tables.rank_table(grouped)]
+    return Section("bottleneck", "Bottleneck and rank", [text, ranks] if text else [ranks], [], shown)
+
+
+def _budget(results: Results, grouped: list[Panel]) -> Section:
+    settings = results.cells[0]["settings"]
+    text = (
+        f"Each head had the same optimiser (Adam), the same search over the learning rates "
+        f"{', '.join(f'{r:g}' for r in settings['rates'])} on at most "
+        f"{settings['trial_contexts']:,} contexts, and the same rule to stop: a fall of the KL per pass "
+        f"below {settings['tolerance']:g} of the KL or of the gain over uniform, whichever is less, over "
+        f"{settings['patience']} passes, after {settings['decays']} reductions of the rate; at most "
+        f"{settings['max_passes']} passes. MoS has {settings['components']} components, the monotone network "
+        f"{settings['units']} units, PLIF {settings['knots']} pieces."
+    )
+    origins = sorted({_origin(r["provenance"]) for r in results.cells})
+    return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])
+
+
+def _origin(provenance: dict[str, Any]) -> str:
+    return (
+        f"Made by uncork {provenance['uncork']} (commit {provenance['commit']}) with torch "
+        f"{provenance['torch']} on {provenance['hardware']}."
+    )
+
+
+def _theory(theory: dict[str, Any]) -> Section:
+    wrong = [row["statement"] for row in theory["rows"] if not row["as_expected"]]
+    false = [row["statement"] for row in theory["rows"] if row["as_printed_false"]]
+    text = f"{len(theory['rows'])} statements of sections 3 and 4 were put to a number. "
+    text += f"Not as expected: {', '.join(wrong)}." if wrong else "All came out as documented."
+    text += f" False as printed, shown by counterexample: {', '.join(false)}."
+    return Section("theory", "The theory, checked", [text], [], [tables.theory_table(theory)])
+
+
+def render(sections: list[Section], drawn: list[list[Figure]], results: Results) -> str:
+    """The page as one string; pictures are embedded, nothing is fetched."""
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["embedded"] = lambda svg: (
+        "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+    )
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        sections=list(zip(sections, drawn, strict=True)), other=results.other, cells=len(results.cells)
+    )

@@ -1,0 +1,87 @@
+"""`python -m uncork.synthetic`: the grid with torch alone, for machines without the command line's extras."""
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from uncork.synthetic.bundle import bundle, unbundle
+from uncork.synthetic.config import HEADS, Settings
+from uncork.synthetic.grid import Grid, full_grid, run_grid
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, bundle; exit code 0 also when a time limit leaves cells for the next run."""
+    options = _parser().parse_args(arguments)
+    grid = full_grid() if options.full else Grid()
+    chosen = {
+        name: getattr(options, name)
+        for name in ("vocabularies", "widths", "concentrations", "heads", "seeds")
+        if getattr(options, name) is not None
+    }
+    grid = replace(grid, **{name: tuple(values) for name, values in chosen.items()})
+    if options.contexts is not None:
+        grid = replace(grid, contexts=options.contexts)
+    settings = Settings()
+    for name in ("tolerance", "max_passes", "trial_passes"):
+        if getattr(options, name) is not None:
+            settings = replace(settings, **{name: getattr(options, name)})
+    if options.resume and options.resume.exists():
+        print(f"resuming from {unbundle(options.resume, options.out)} cells of {options.resume}", flush=True)
+    outcome = run_grid(
+        grid,
+        options.out,
+        settings,
+        device=options.device,
+        workers=options.workers,
+        time_limit=options.time_limit,
+        report=_Printer(options.out, options.bundle),
+    )
+    print(f"{outcome.found} cells found, {outcome.made} made, {outcome.left} left", flush=True)
+    if options.bundle:
+        print(f"{bundle(options.out, options.bundle)} cells in {options.bundle}", flush=True)
+    return 0
+
+
+class _Printer:
+    """One line per finished cell; a log, not a bar. Every half minute the bundle is written, too."""
+
+    def __init__(self, folder: Path, file: Path | None) -> None:
+        self.folder, self.file = folder, file
+        self.began, self.done = time.perf_counter(), -1
+        self.bundled = self.began
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        if done == self.done:
+            return
+        self.done = done
+        print(f"[{time.perf_counter() - self.began:7.1f} s] {done}/{total} {text}", flush=True)
+        if self.file and time.perf_counter() - self.bundled > 30:  # a machine that is taken away leaves it
+            bundle(self.folder, self.file)
+            self.bundled = time.perf_counter()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m uncork.synthetic", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="start from the paper's grid")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the cells; finished ones are kept")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1")
+    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
+    parser.add_argument("--time-limit", type=float, help="seconds after which no cell should end")
+    parser.add_argument("--bundle", type=Path, help="also write all cells to this .jsonl file")
+    parser.add_argument("--resume", type=Path, help="a bundle of an earlier run to go on from")
+    parser.add_argument("--vocabularies", type=int, nargs="+")
+    parser.add_argument("--widths", type=int, nargs="+")
+    parser.add_argument("--concentrations", type=float, nargs="+")
+    parser.add_argument("--heads", nargs="+", choices=HEADS)
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--contexts", type=int)
+    parser.add_argument("--tolerance", type=float)
+    parser.add_argument("--max-passes", type=int)
+    parser.add_argument("--trial-passes", type=int)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Many cell files as one, for moving and committing; reports read either."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from uncork.results import read_json, read_jsonl, write_atomic
+from uncork.synthetic.cells import KIND
+
+
+def bundle(folder: Path, file: Path) -> int:
+    """Write every cell of `folder` as one line of `file`, sorted by name; the number of cells."""
+    records = [read_json(path) for path in sorted((Path(folder) / "cells").glob("*.json"))]
+    lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
+    write_atomic(file, lines.encode())
+    return len(records)
+
+
+def unbundle(file: Path, folder: Path) -> int:
+    """Write the cells of a bundle back as files, so that a grid goes on from them."""
+    from uncork.synthetic.cells import save
+    from uncork.synthetic.config import Cell
+
+    count = 0
+    for record in _cells(file):
+        save(Path(folder), Cell(**record["cell"]), record)
+        count += 1
+    return count
+
+
+def _cells(file: Path) -> Iterator[dict[str, Any]]:
+    for record in read_jsonl(file):
+        if record.get("kind") != KIND:
+            raise ValueError(f"`{file}` must hold synthetic cells; found kind {record.get('kind')!r}.")
+        yield record

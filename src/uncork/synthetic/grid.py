@@ -1,0 +1,197 @@
+"""The grid of cells: which ones, in which order, and a run that can be killed at any time and goes on where
+it was.
+
+Each finished cell is one file, written atomically; a run skips the cells whose file is there. With a time
+limit no cell is started that would, judged by its kind so far, end after it.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uncork.results import write_json
+from uncork.synthetic.cells import load_finished, run_cell, save
+from uncork.synthetic.config import HEADS, Cell, Settings
+from uncork.synthetic.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """All combinations of these, in an order in which a run cut short is still worth having."""
+
+    vocabularies: tuple[int, ...] = (100, 300)
+    """Vocabulary sizes M, in order of importance."""
+    widths: tuple[int, ...] = (2, 4, 8)
+    """Widths D."""
+    concentrations: tuple[float, ...] = (0.1, 0.01, 1.0)
+    """Dirichlet concentrations alpha, in order of importance."""
+    contexts: int = 1000
+    """Number of contexts N."""
+    heads: tuple[str, ...] = HEADS
+    """Heads compared."""
+    seeds: tuple[int, ...] = (0, 1)
+    """Seeds; all cells of the first seed come before any of the second."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocabularies", "widths", "concentrations", "heads", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"`{name}` must hold at least one value and none twice; got {values}.")
+        list(self.cells())  # each cell checks itself
+
+    def cells(self) -> Iterator[Cell]:
+        """Seed by seed, vocabulary by vocabulary; cells on the same distributions follow each other."""
+        order = product(self.seeds, self.vocabularies, self.concentrations, self.widths, self.heads)
+        for seed, vocabulary, concentration, width, head in order:
+            yield Cell(
+                vocabulary=vocabulary,
+                width=width,
+                concentration=concentration,
+                contexts=self.contexts,
+                head=head,
+                seed=seed,
+            )
+
+
+def full_grid() -> Grid:
+    """The paper's size: N = 100,000, M up to 10,000, alpha in {0.01, 0.1, 1}; the widths are this project's
+    choice.
+
+    The paper gives neither its widths nor its numbers of words; the largest vocabulary comes first.
+    """
+    return Grid(
+        vocabularies=(10_000, 1_000, 100),
+        widths=(2, 4, 8, 16, 32),
+        contexts=100_000,
+        seeds=(0, 1, 2),
+    )
+
+
+@dataclass
+class Outcome:
+    """Records of all finished cells, and how many were found, made and left."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    found: int = 0
+    made: int = 0
+    left: int = 0
+
+
+Report = Callable[[int, int, str], None]  # cells done, cells in all, what is going on
+CACHE_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}
+
+
+def run_grid(
+    grid: Grid,
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    time_limit: float | None = None,
+    report: Report = lambda done, total, text: None,
+) -> Outcome:
+    """Run every cell that has no file in `folder` yet; with `workers` > 1 in as many processes."""
+    settings = settings or Settings()
+    folder = Path(folder)
+    cells = list(grid.cells())
+    write_json(folder / "config.json", {"kind": "synthetic", "settings": vars(settings)})
+    outcome = Outcome()
+    waiting = []
+    for cell in cells:
+        record = load_finished(folder, cell, settings)
+        if record is None:
+            waiting.append(cell)
+        else:
+            outcome.records.append(record)
+    outcome.found = len(outcome.records)
+    report(outcome.found, len(cells), "starting")
+    run = _run_here if workers == 1 else _run_in_processes
+    clock = _Clock(time_limit)
+    for record in run(waiting, folder, settings, device, workers, clock, report, outcome, len(cells)):
+        outcome.records.append(record)
+        outcome.made += 1
+        done = outcome.found + outcome.made
+        report(done, len(cells), _line(record))
+    outcome.left = len(cells) - outcome.found - outcome.made
+    return outcome
+
+
+class _Clock:
+    """Decides whether a cell can still end in time, by the longest cell of its size and head so far."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit, self.began = limit, time.perf_counter()
+        self.longest: dict[tuple[int, str], float] = {}
+
+    def allows(self, cell: Cell) -> bool:
+        if self.limit is None:
+            return True
+        expected = self.longest.get((cell.vocabulary, cell.head), 0.0)
+        return time.perf_counter() - self.began + expected < self.limit
+
+    def learn(self, record: dict[str, Any]) -> None:
+        key = record["cell"]["vocabulary"], record["cell"]["head"]
+        self.longest[key] = max(self.longest.get(key, 0.0), record["seconds"])
+
+
+def _run_here(waiting, folder, settings, device, workers, clock, report, outcome, total):
+    task = None
+    for cell in waiting:
+        if not clock.allows(cell):
+            continue
+        if task is None or not task.serves(cell):
+            task = None  # free the old distributions before making new ones
+            task = Task(cell, device, CACHE_BYTES[torch.device(device).type])
+        tell = lambda text: report(outcome.found + outcome.made, total, text)
+        record = run_cell(cell, task, settings, tell)
+        save(folder, cell, record)
+        clock.learn(record)
+        yield record
+
+
+def _run_in_processes(waiting, folder, settings, device, workers, clock, report, outcome, total):
+    # spawn: a forked process must not inherit torch's threads or a CUDA context.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_thread) as pool:
+        queue, running = list(reversed(waiting)), set()
+        while queue or running:
+            while queue and len(running) < workers:
+                cell = queue.pop()
+                if clock.allows(cell):
+                    running.add(pool.submit(_run_alone, cell, folder, settings, device))
+            if not running:
+                return
+            future = next(as_completed(running))
+            running.remove(future)
+            clock.learn(future.result())
+            yield future.result()
+
+
+def _single_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _run_alone(cell: Cell, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
+    task = Task(cell, device, CACHE_BYTES[torch.device(device).type])
+    record = run_cell(cell, task, settings)
+    save(folder, cell, record)
+    return record
+
+
+def _line(record: dict[str, Any]) -> str:
+    cell = Cell(**record["cell"])
+    measured = record["metrics"]
+    if measured is None:
+        return f"{cell.name}: diverged"
+    return (
+        f"{cell.name}: KL {measured['kl']:.4f}, modes {measured['mode_matching']:.1f} %, "
+        f"{record['stopped']} after {record['passes']} passes, {record['seconds']:.1f} s"
+    )

@@ -1,0 +1,141 @@
+"""The page by itself: complete, readable without pictures, loading nothing."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from records import grid, record, write_runs
+
+from uncork import cli
+from uncork.report import build, load, markdown, write_report
+from uncork.results import write_json
+
+
+class Page(HTMLParser):
+    """What a browser would load, show and link."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.images, self.loads, self.tags, self.ids, self.links = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [values["id"]] if "id" in values else []
+        if tag == "img":
+            self.images.append(values)
+        if tag == "a":
+            self.links.append(values["href"])
+        elif values.get("src") or values.get("href"):
+            self.loads.append(values.get("src") or values.get("href"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return write_report([write_runs(folder / "runs")], folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def text(written):
+    return written[0].read_text(encoding="utf-8")
+
+
+def test_every_figure_has_a_text_alternative(text):
+    page = Page(text)
+    # 2 metrics x 4 settings, 2 Dirichlet pictures, one PLIF, 4 of functions.
+    assert len(page.images) == 8 + 2 + 1 + 4
+    for image in page.images:
+        assert len(image["alt"]) > 80
+    assert page.tags.count("figcaption") == len(page.images)
+
+
+def test_nothing_is_loaded_from_anywhere(text):
+    page = Page(text)
+    assert page.loads and all(address.startswith("data:") for address in page.loads)
+    assert not {"script", "iframe", "object", "embed", "video"} & set(page.tags)
+    assert "@import" not in text and "url(" not in text
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    for image in page.images:
+        svg = base64.b64decode(image["src"].split(",", 1)[1]).decode()
+        assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', svg))
+        assert not re.search(r"url\((?!#)", svg)
+
+
+def test_figures_are_files_too(written):
+    suffixes = [path.suffix for path in written[1:]]
+    assert suffixes.count(".svg") == suffixes.count(".png") == 15
+    for path in written[1:]:
+        head = path.read_bytes()[:200]
+        assert head.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in head
+
+
+def test_numbers_and_sentences_are_there(text):
+    assert "0.6005 ± 0.0007" in text  # PLIF at D = 2: 0.6 and 0.601
+    assert "in 12 of 12 combinations" in text
+    assert "Theorem &lt;1&gt;" in text and "no, misprint" in text  # escaped, shown
+
+
+def test_the_same_results_give_the_same_page(tmp_path, text):
+    again = write_report([write_runs(tmp_path / "runs")], tmp_path / "report.html")[0]
+    assert again.read_text(encoding="utf-8") == text
+
+
+def test_one_seed_and_missing_heads_still_make_a_page(tmp_path):
+    records = [
+        record("plif", 2),
+        record("plif", 4),
+        record("mos", 2, metrics=None, stopped="diverged", rank=None),
+    ]
+    page = write_report([write_runs(tmp_path, records)], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "One seed: no spread is known" in page and "The claim needs" in page
+
+
+def test_cells_and_their_bundle_count_once(tmp_path):
+    import json
+
+    records = grid(seeds=(0,))
+    write_runs(tmp_path, records)
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert len(load([tmp_path]).cells) == len(records)
+    assert len(load([tmp_path / "all.jsonl"]).cells) == len(records)
+
+
+def test_files_of_other_kinds_are_named_not_drawn(tmp_path):
+    write_runs(tmp_path, [record("plif", 2)])
+    write_json(tmp_path / "result.json", {"kind": "language-model"})
+    page = write_report([tmp_path], tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "Not shown" in page and "result.json" in page
+
+
+def test_theory_alone_makes_a_page(tmp_path):
+    write_runs(tmp_path, [])
+    assert "The theory, checked" in write_report([tmp_path], tmp_path / "r.html")[0].read_text(
+        encoding="utf-8"
+    )
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json*")), ids=lambda file: file.name)
+def test_the_numbers_in_the_documentation_are_those_of_the_result_files(file):
+    text = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == markdown(build(load([file])))
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(ValueError, match="does not exist"):
+        load([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="found none"):
+        load([tmp_path])
+
+
+def test_the_command(tmp_path, capsys):
+    runs, output = write_runs(tmp_path / "runs", [record("plif", 2)]), tmp_path / "page.html"
+    assert cli.main(["report", str(runs), "-o", str(output), "--figures", str(tmp_path / "f")]) == 0
+    assert str(output) in capsys.readouterr().out and list((tmp_path / "f").glob("*.svg"))
+    assert cli.main(["report", str(tmp_path / "nowhere"), "-o", str(output)]) == 2
