@@ -40,10 +40,13 @@ def test_smoke(monkeypatch, tmp_path, capsys):
 
 
 def test_memory_of_a_step():
-    """40 MB that live for a moment are seen; what was there before is not."""
+    """200 MB that live for a moment are seen; what was there before is not.
+
+    Less might fit into memory that the allocator has kept from earlier tests.
+    """
     ballast = torch.ones(20_000_000)
-    rise = measure.peak_rise(lambda: None, lambda: torch.ones(10_000_000).sum())
-    assert 35e6 <= rise <= 60e6
+    rise = measure.peak_rise(lambda: None, lambda: torch.ones(50_000_000).sum())
+    assert 190e6 <= rise <= 230e6
     del ballast
 
 

@@ -12,7 +12,8 @@ from uncork.ops.pointwise import Pointwise
 
 # Where the units' centres start: logits of a trained language model lie within.
 CENTRES = 10.0
-# Up to this many numbers, such as the knots of a table, all units are evaluated in one operation.
+# Up to this many float64 numbers, such as the knots of a table, all units are evaluated in one operation.
+# Not float32 ones: the gradient of v would be a float32 product over all logits, two digits short.
 AT_ONCE = 2**22
 
 
@@ -78,7 +79,7 @@ class MonotoneNetwork(AbstractMonotone):
     def forward(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         u, v, b, bias, a = self._parameters_in(z.dtype)
-        if z.numel() * self.units <= AT_ONCE:
+        if z.dtype == torch.float64 and z.numel() * self.units <= AT_ONCE:
             f = torch.sigmoid(z[..., None] * u + b) @ v + bias
             return f if a is None else f + a * z
         # One unit at a time: no tensor of size z x units, except what autograd keeps.
