@@ -26,10 +26,10 @@ SHARES = ("products", "pass", "table", "rest")
 
 TITLE = "# Losses on CPU, float32, forward + backward"
 NOTES = (
-    "Times are medians of rounds in which every contender runs once, in turn; ratios are to torch eager, which "
-    "is linear + cross_entropy. torch linear_cross_entropy runs with its default LinearCrossEntropyOptions(); "
-    "without options it is torch eager. Mixtures start from given latents and weights. Peak MiB is the rise of "
-    "the resident size in a process of its own, gradients included."
+    "Times are medians of rounds in which every contender runs once, in turn; ratios are to torch eager, "
+    "which is linear + cross_entropy. torch linear_cross_entropy runs with its default "
+    "LinearCrossEntropyOptions(); without options it is torch eager. Mixtures start from given latents and "
+    "weights. Peak MiB is the rise of the resident size in a process of its own, gradients included."
 )
 
 Sizes = tuple[int, int, int]
