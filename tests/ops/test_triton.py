@@ -94,6 +94,15 @@ def test_reductions(function, reduction):
     assert_as_accurate_as_torch(on_device(case), TRITON)
 
 
+@over_functions
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
+def test_dense_targets(function, dtype):
+    case = make_case((6,), 5, 23, function=function, dtype=dtype, dense=True, z_loss=0.02, reduction="none")
+    case = on_device(case)
+    assert not isinstance(_pass_of(case), TorchPass)
+    assert_as_accurate_as_torch(case, TRITON, factor=2.0 if dtype == torch.float32 else 4.0, chunk=500)
+
+
 def test_odd_sizes_in_several_blocks():
     """507 words are more than one block of a small launch; 123 is no power of anything."""
     case = make_case((9,), 123, 507, function="plif1001", dtype=torch.float32, spread=1.0)
@@ -141,7 +150,9 @@ def test_frozen_function_and_partial_gradients():
         assert_as_accurate_as_torch(on_device(case), TRITON)
 
 
-@pytest.mark.parametrize("option", [{"label_smoothing": 0.1}, {"dense": True}, {"dtype": torch.float64}])
+@pytest.mark.parametrize(
+    "option", [{"label_smoothing": 0.1}, {"dense": True, "components": 2}, {"dtype": torch.float64}]
+)
 def test_what_no_kernel_takes_still_works(option):
     case = on_device(make_case(function="plif7", **({"dtype": torch.float32} | option)))
     assert_as_accurate_as_torch(case, TRITON, steps=4.0)

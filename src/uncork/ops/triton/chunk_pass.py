@@ -12,8 +12,12 @@ from uncork.ops.triton.functions import KINDS
 
 
 def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
-    """The kernels for float32 logits and one word per token; the torch pass for anything else."""
-    usable = problem.dtype == torch.float32 and problem.one_word and problem.form.kind in KINDS
+    """The kernels for float32 and below, and targets of one word or a plain distribution over words under one
+    component; the torch pass for anything else.
+    """
+    plain = problem.dense and problem.latent_NKD.shape[1] == 1 and problem.class_weight_V is None
+    targets = problem.one_word or (plain and problem.label_smoothing == 0.0 and problem.log_prior_NK is None)
+    usable = problem.dtype == torch.float32 and targets and problem.form.kind in KINDS
     return (TritonPass if usable else TorchPass)(problem, function_grad, size)
 
 
@@ -58,6 +62,7 @@ class TritonPass(AbstractPass):
         if self.sums is not None and want_gradient:
             sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
         weight, prior = problem.class_weight_V, problem.log_prior_NK
+        target = problem.target.float().contiguous() if problem.dense else problem.target
         block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
@@ -65,7 +70,8 @@ class TritonPass(AbstractPass):
                 dlogits_NKV,
                 logits_NKV.stride(1),
                 dlogits_NKV.stride(1),
-                problem.target,
+                target,
+                target,
                 self.unused if weight is None else weight,
                 self.unused if prior is None else prior.contiguous(),
                 self.unused if row_scale_N is None else row_scale_N,
@@ -87,6 +93,7 @@ class TritonPass(AbstractPass):
                 K=components,
                 K_BLOCK=triton.next_power_of_2(components),
                 KIND=KINDS[self.form.kind],
+                DENSE=problem.dense,
                 HAS_WEIGHT=weight is not None,
                 HAS_PRIOR=prior is not None,
                 WANT_GRADIENT=want_gradient and shared is None,
@@ -98,7 +105,7 @@ class TritonPass(AbstractPass):
         if row_scale_N is None:
             return ChunkResult(loss_N)
         if shared is not None and tokens:
-            shared.run(logits_NKV, dlogits_NKV, problem.target, stats, self.parameter)
+            shared.run(logits_NKV, dlogits_NKV, target, stats, self.parameter)
         if self.dscale is not None:
             self.dscale += dscale_N.sum(dtype=torch.float64)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)

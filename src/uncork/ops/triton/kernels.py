@@ -17,6 +17,7 @@ def token_kernel(
     z_stride,
     dz_stride,
     target_ptr,
+    dense_ptr,
     class_weight_ptr,
     log_prior_ptr,
     row_scale_ptr,
@@ -39,6 +40,7 @@ def token_kernel(
     K: tl.constexpr,
     K_BLOCK: tl.constexpr,
     KIND: tl.constexpr,
+    DENSE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_PRIOR: tl.constexpr,
     WANT_GRADIENT: tl.constexpr,
@@ -46,13 +48,20 @@ def token_kernel(
     WANT_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs."""
+    """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs.
+
+    DENSE: the target is a row of weights over words, of one component.
+    """
     token = tl.program_id(0).to(tl.int64)
-    target = tl.load(target_ptr + token)
-    valid = target != ignore_index
-    tl.device_assert((target >= 0) & (target < words) | (target == ignore_index), "target out of range")
-    # An assertion may be compiled out: an index outside the row must still never be read or written.
-    word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
+    if DENSE:
+        valid = token >= 0
+        word = token * 0
+    else:
+        target = tl.load(target_ptr + token)
+        valid = target != ignore_index
+        tl.device_assert((target >= 0) & (target < words) | (target == ignore_index), "target out of range")
+        # An assertion may be compiled out: an index outside the row must still never be read or written.
+        word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
     weight = 1.0
     if HAS_WEIGHT:
         weight = tl.load(class_weight_ptr + word).to(tl.float32)
@@ -64,6 +73,9 @@ def token_kernel(
     top_K = tl.zeros([K_BLOCK], tl.float32)
     rest_K = tl.zeros([K_BLOCK], tl.float32)
     joint_K = tl.full([K_BLOCK], float("-inf"), tl.float32)
+    mass = 1.0  # of a dense target; an index is one word
+    if DENSE:
+        mass = 0.0
     for k in range(K):
         row_ptr = z_ptr + (token * K + k) * z_stride
         top = float("-inf")
@@ -79,6 +91,8 @@ def token_kernel(
             safe = tl.where(higher == float("-inf"), 0.0, higher)
             total = total * tl.exp(top - safe) + tl.sum(tl.exp(b_f - safe), 0)
             top = higher
+            if DENSE:
+                mass += tl.sum(tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0), 0)
         rest = tl.log(total)
         one = tl.arange(0, 1)
         z_word = tl.load(row_ptr + word + one).to(tl.float32)
@@ -90,6 +104,18 @@ def token_kernel(
         rest_K = tl.where(components == k, rest, rest_K)
         joint_K = tl.where(components == k, log_p, joint_K)
 
+    if DENSE:  # one component; the sum over words of t log p, its digits kept by the order of subtraction
+        rest = tl.sum(rest_K, 0)
+        top = tl.sum(top_K, 0)
+        along_target = 0.0
+        for start in range(0, words, BLOCK):
+            offsets = start + tl.arange(0, BLOCK)
+            m_words = offsets < words
+            b_t = tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0)
+            b_z = tl.load(z_ptr + token * z_stride + offsets, mask=m_words, other=0.0).to(tl.float32)
+            b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
+            along_target += tl.sum(tl.where(b_t > 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
+        joint_K = tl.zeros([K_BLOCK], tl.float32) + along_target
     top = tl.max(joint_K, 0)
     log_p = top + tl.log(tl.sum(tl.exp(joint_K - top), 0))
     lse_K = top_K + rest_K
@@ -102,7 +128,7 @@ def token_kernel(
         # 1/0 when every token is ignored: nothing must come of it.
         scale = tl.where(valid, scale, 0.0)
         share_K = scale * weight * tl.exp(joint_K - log_p)
-        factor_K = share_K + scale * z_loss * 2.0 * lse_K / K
+        factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
         tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
             place = stats_ptr + token * K + components
@@ -126,7 +152,10 @@ def token_kernel(
                 b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
                 b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
                 b_g = factor * tl.exp((b_f - top) - rest)
-                b_g = tl.where(offsets == word, b_g - share, b_g)
+                if DENSE:
+                    b_g -= share * tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0)
+                else:
+                    b_g = tl.where(offsets == word, b_g - share, b_g)
                 b_g = tl.where(m_words & valid, b_g, 0.0)
                 if KIND == SCALE:
                     along += tl.sum(b_g * b_z, 0)
@@ -175,7 +204,7 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 def scale_kernel(x_ptr, factor_ptr, size, BLOCK: tl.constexpr):
     """x *= factor, unless the factor is 1: then nothing is read or written."""
     factor = tl.load(factor_ptr)
-    if x_ptr.dtype.element_ty == tl.float64:
+    if x_ptr.dtype.element_ty == tl.float64:  # noqa: SIM108
         factor = factor.to(tl.float64)
     else:
         factor = factor.to(tl.float32)

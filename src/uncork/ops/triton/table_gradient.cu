@@ -42,9 +42,9 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
 
 template <typename Out>
 __global__ void __launch_bounds__(THREADS, 1)
-table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *stats,
+table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense, const float *stats,
                const float2 *pairs, const int *window, float *staging, float2 *spill, double *beyond, int rows,
-               int components, int words, int intervals, int width, int copies, double bound_) {
+               int components, int words, int intervals, int width, int copies, int is_dense, double bound_) {
     extern __shared__ float held[];
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
@@ -59,7 +59,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         Out *out = dz + (long long)row * dz_stride;
         const float top = stats[row], rest = stats[rows + row];
         const float factor = stats[2 * rows + row], share = stats[3 * rows + row];
-        const long long word = target[row / components];
+        const long long word = is_dense ? -1 : target[row / components];
+        const float *weights = is_dense ? dense + (long long)row * words : nullptr;
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
             float x[EACH];
@@ -83,6 +84,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 const float offset = fmaf(-((float)i - half), step, x[q]);
                 float g = factor * expf((fmaf(pair[q].y, offset, pair[q].x) - top) - rest);
                 if (j == word) g -= share;
+                if (is_dense && j < words) g -= share * weights[j];
                 if (j >= words || factor == 0.0f) g = 0.0f;
                 if (j < words) put(out + j, g * pair[q].y);
                 const float t = fminf(fmaxf(offset * per_step, 0.0f), 1.0f);

@@ -136,9 +136,10 @@ class SharedSums(Sums):
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
             [
-                logits, dlogits, logits.stride(1), dlogits.stride(1), target, stats, pairs,
+                logits, dlogits, logits.stride(1), dlogits.stride(1), target, target, stats, pairs,
                 self.window, self.staging, self.spill, self.beyond, tokens * components, components,
-                words, self.intervals, self.width, self.copies, float(self.bound),
+                words, self.intervals, self.width, self.copies, int(target.is_floating_point()),
+                float(self.bound),
             ],
             shared_mem=shared,
         )  # fmt: skip
