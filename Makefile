@@ -38,7 +38,10 @@ lint: $(STAMP)  ## ruff (lint and format) and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The report is made from the committed result files, and left out of the repository: it is large.
 docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/python -m uncork report results/synthetic-full.jsonl results/theory.json -o docs/report.html --figures site_figures
+	@rm -rf site_figures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything built

@@ -121,7 +121,7 @@ def _loss(
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
     validate.ignorable(target, ignore_index)
     validate.function(function, device)
-    backend = dispatch.resolve(backend, device)
+    asked, backend = backend, dispatch.resolve(backend, device)
     flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
     with autocast.off(device.type):
         if backend == "reference":
@@ -129,7 +129,11 @@ def _loss(
         else:
             form = as_pointwise(function, compute_dtype(linear_weight.dtype), device)
         if backend == "triton" and form.kind == "callable":
-            form = tabulated(function, device)
+            # A kernel can only take a stranger's module as a table; nobody gets one without asking.
+            if asked == "auto":
+                backend = "chunked"
+            else:
+                form = tabulated(function, device)
         problem = Problem(
             latent_NKD=latent_NKD,
             log_prior_NK=log_prior_NK,
