@@ -30,7 +30,7 @@ from uncork.ops.torch_pass import TorchPass
 DEVICE = os.environ.get("UNCORK_TEST_DEVICE", "cpu")
 pytestmark = pytest.mark.skipif(
     bool(triton.available(torch.device(DEVICE))),
-    reason="needs TRITON_INTERPRET=1, as in the second run of `make test`, or UNCORK_TEST_DEVICE=cuda",
+    reason="needs TRITON_INTERPRET=1, as in the run of its own in `make test`, or UNCORK_TEST_DEVICE=cuda",
 )
 
 IN_KERNEL = ["identity", "scale", "sigsoftmax", "generalized", "softcap", "plif7", "plif1001", "network"]
