@@ -7,6 +7,7 @@ NVRTC that comes with torch, keeps a window of knots in each block's shared memo
 
 import abc
 import functools
+import warnings
 from pathlib import Path
 
 import torch
@@ -59,7 +60,11 @@ class Sums(abc.ABC):
 def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
     """The fast sums on a GPU, unless torch was asked for deterministic algorithms."""
     device = problem.latent_NKD.device
-    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+    if (
+        device.type != "cuda"
+        or torch.are_deterministic_algorithms_enabled()
+        or not _can_compile(device.index)
+    ):
         return IntegerSums(intervals, bound, device)
     return SharedSums(problem, intervals, bound)
 
@@ -152,6 +157,18 @@ class SharedSums(Sums):
             place = torch.arange(self.width, device=knots.device) + self.window
             knots.index_add_(0, place, self.staging.sum(0).double())
         return knots, self.beyond
+
+
+@functools.cache
+def _can_compile(device: int) -> bool:
+    """Whether torch's run-time compiler works here; where it does not, the integer sums take over."""
+    try:
+        _compiled(torch.float32, 1, 1024, device)
+    except (AttributeError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(f"the fast sums of a learned function cannot be compiled here: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 @functools.cache
