@@ -110,7 +110,9 @@ def _run(
     tokens, components, _ = problem.latent_NKD.shape
     words = len(problem.weight_VD)
     length = _chunk_length(problem, chunk_pass, size)
-    outcome = _allocate(problem, needs, several=length < tokens, size=size)
+    # One chunk has nothing to sum; several are summed in float32 where that fits the budget.
+    narrow = chunk_pass.narrow_sums and not (length < tokens and 4 * problem.weight_VD.numel() <= size)
+    outcome = _allocate(problem, needs, narrow)
     weight_VD = matmul.widened(problem.weight_VD)
     buffer = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
     for start in range(0, tokens, length):
@@ -140,7 +142,7 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     return min(-(-length // TILE) * TILE, most)
 
 
-def _allocate(problem: Problem, needs: Needs, several: bool, size: int) -> Outcome:
+def _allocate(problem: Problem, needs: Needs, narrow: bool) -> Outcome:
     """Empty results; sums over tokens start at zero in the dtype they are summed in."""
     latent, dtype = problem.latent_NKD, problem.dtype
     outcome = Outcome(latent.new_empty(len(latent), dtype=dtype))
@@ -150,23 +152,13 @@ def _allocate(problem: Problem, needs: Needs, several: bool, size: int) -> Outco
         outcome.log_prior_NK = torch.empty_like(problem.log_prior_NK, memory_format=torch.contiguous_format)
     if needs.weight:
         make = torch.zeros if len(latent) == 0 else torch.empty
-        sum_dtype = _sum_dtype(problem, several, size)
+        # On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk.
+        narrow = narrow and latent.is_cuda
+        sum_dtype = problem.weight_VD.dtype if narrow else dtype
         outcome.weight_VD = make(problem.weight_VD.shape, dtype=sum_dtype, device=latent.device)
     if needs.bias and problem.bias_V is not None:
         outcome.bias_V = torch.zeros_like(problem.bias_V, dtype=dtype)
     return outcome
-
-
-def _sum_dtype(problem: Problem, several: bool, size: int) -> torch.dtype:
-    """What the weight gradient is summed in over chunks: at least float32, if that fits.
-
-    On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk; that is
-    taken for a single chunk, where there is nothing to sum, and where a float32 sum would exceed the budget.
-    """
-    low = problem.weight_VD.dtype
-    if low == problem.dtype or not problem.latent_NKD.is_cuda:
-        return problem.dtype
-    return problem.dtype if several and 4 * problem.weight_VD.numel() <= size else low
 
 
 def _collect(

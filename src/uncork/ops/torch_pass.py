@@ -34,6 +34,8 @@ class AbstractPass(abc.ABC):
     bytes_per_logit: int
     fixed_bytes: int = 0
     logits_dtype: torch.dtype = torch.float32
+    # Whether the weight gradient may be summed below float32 when a float32 sum would exceed the budget.
+    narrow_sums: bool = False
 
     @abc.abstractmethod
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:

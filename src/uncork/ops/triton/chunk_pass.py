@@ -28,6 +28,8 @@ class TritonPass(AbstractPass):
     as a linear layer would give them, in half the memory.
     """
 
+    narrow_sums = True
+
     def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         form, device = problem.form, problem.latent_NKD.device
         self.form = form
