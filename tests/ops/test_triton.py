@@ -140,6 +140,13 @@ def test_every_logit_in_one_interval():
     torch.testing.assert_close(found["function.v"].double(), right["function.v"], rtol=1e-5, atol=1e-6)
 
 
+def test_strided_targets_and_weights():
+    case = on_device(make_case((6,), 5, 12, dtype=torch.float32, weight=True))
+    case.target = torch.tensor(3, device=DEVICE).expand(6)
+    case.options["weight"] = case.options["weight"].repeat_interleave(2)[::2]
+    assert_as_accurate_as_torch(case, TRITON)
+
+
 def test_frozen_function_and_partial_gradients():
     for frozen in ("function", "input", "weight"):
         case = make_case(function="plif1001", dtype=torch.float32)

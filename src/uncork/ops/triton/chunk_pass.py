@@ -64,7 +64,7 @@ class TritonPass(AbstractPass):
         if self.sums is not None and want_gradient:
             sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
         weight, prior = problem.class_weight_V, problem.log_prior_NK
-        target = problem.target.float().contiguous() if problem.dense else problem.target
+        target = (problem.target.float() if problem.dense else problem.target).contiguous()
         block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
@@ -74,7 +74,7 @@ class TritonPass(AbstractPass):
                 dlogits_NKV.stride(1),
                 target,
                 target,
-                self.unused if weight is None else weight,
+                self.unused if weight is None else weight.contiguous(),
                 self.unused if prior is None else prior.contiguous(),
                 self.unused if row_scale_N is None else row_scale_N,
                 0 if row_scale_N is None else row_scale_N.stride(0),
