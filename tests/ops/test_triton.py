@@ -13,6 +13,7 @@ import uncork
 from tests.helpers import (
     TRITON,
     assert_as_accurate_as_torch,
+    assert_same,
     gradients,
     make_case,
     naive,
@@ -65,6 +66,23 @@ def test_the_kernels_are_what_runs():
     assert [type(p).__name__ for p in problem_pass] == ["TritonPass"]
 
 
+def assert_accurate_over_seeds(make):
+    """As `assert_as_accurate_as_torch`, errors added up over several problems.
+
+    Numbers as rough as bfloat16 are right by luck now and then.
+    """
+    error, allowed = {}, {}
+    for seed in range(5):
+        case = on_device(make(seed))
+        right, torchs, found = truth(case, False), naive(case, False), ours(case, TRITON)
+        for name, value in right.items():
+            error[name] = error.get(name, 0.0) + rms(found[name] - value) ** 2
+            step = torch.finfo(case.input.dtype).eps * rms(value)
+            allowed[name] = allowed.get(name, 0.0) + (2 * rms(torchs[name] - value) + step) ** 2
+    for name in error:
+        assert error[name] <= allowed[name], f"{name}: {error[name] ** 0.5} > {allowed[name] ** 0.5}"
+
+
 @over_functions
 @pytest.mark.parametrize("components", [None, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda d: str(d)[6:])
@@ -74,17 +92,9 @@ def test_as_accurate_as_torch(function, components, dtype):
         case = make_case((7,), 6, 29, components, function, dtype=dtype, **options)
         assert_as_accurate_as_torch(on_device(case), TRITON, chunk=1200)
         return
-    # Numbers as rough as these are right by luck now and then: errors are judged over several problems.
-    error, allowed = {}, {}
-    for seed in range(5):
-        case = on_device(make_case((4,), 6, 29, components, function, dtype=dtype, seed=seed, **options))
-        right, torchs, found = truth(case, False), naive(case, False), ours(case, TRITON)
-        for name, value in right.items():
-            error[name] = error.get(name, 0.0) + rms(found[name] - value) ** 2
-            step = torch.finfo(dtype).eps * rms(value)
-            allowed[name] = allowed.get(name, 0.0) + (2 * rms(torchs[name] - value) + step) ** 2
-    for name in error:
-        assert error[name] <= allowed[name], f"{name}: {error[name] ** 0.5} > {allowed[name] ** 0.5}"
+    assert_accurate_over_seeds(
+        lambda seed: make_case((4,), 6, 29, components, function, dtype=dtype, seed=seed, **options)
+    )
 
 
 @over_functions
@@ -97,10 +107,13 @@ def test_reductions(function, reduction):
 @over_functions
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
 def test_dense_targets(function, dtype):
-    case = make_case((6,), 5, 23, function=function, dtype=dtype, dense=True, z_loss=0.02, reduction="none")
-    case = on_device(case)
-    assert not isinstance(_pass_of(case), TorchPass)
-    assert_as_accurate_as_torch(case, TRITON, factor=2.0 if dtype == torch.float32 else 4.0, chunk=500)
+    options = {"dense": True, "z_loss": 0.02, "reduction": "none"}
+    make = lambda seed: make_case((6,), 5, 23, function=function, dtype=dtype, seed=seed, **options)
+    assert not isinstance(_pass_of(on_device(make(0))), TorchPass)
+    if dtype == torch.float32:
+        assert_as_accurate_as_torch(on_device(make(0)), TRITON, chunk=500)
+    else:
+        assert_accurate_over_seeds(make)
 
 
 def test_odd_sizes_in_several_blocks():
@@ -162,7 +175,10 @@ def test_frozen_function_and_partial_gradients():
 )
 def test_what_no_kernel_takes_still_works(option):
     case = on_device(make_case(function="plif7", **({"dtype": torch.float32} | option)))
-    assert_as_accurate_as_torch(case, TRITON, steps=4.0)
+    if case.input.dtype == torch.float64:  # where torch may hit zero error, a bound of its own
+        assert_same(ours(case, TRITON), truth(case, False), rtol=1e-13, atol=1e-15)
+    else:
+        assert_as_accurate_as_torch(case, TRITON)
 
 
 def test_other_cases_fall_to_the_torch_pass():
