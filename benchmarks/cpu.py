@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import uncork
-from benchmarks import measure, table
+from benchmarks import losses, measure, table
+from benchmarks.losses import Eager, EagerMixture, Loss, OurMixture, Ours, Problem, Sizes
 from uncork import ops
 from uncork.functions import PLIF, MonotoneNetwork, Scale
 from uncork.ops import cpu_pass, pointwise, torch_pass
@@ -32,33 +32,10 @@ NOTES = (
     "weights. Peak MiB is the rise of the resident size in a process of its own, gradients included."
 )
 
-Sizes = tuple[int, int, int]
-Problem = dict[str, Tensor]
-Loss = Callable[[Problem], Tensor]
-
 
 def make_problem(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Problem:
-    """Hidden states, weights and targets; logits of unit size, as at the start of training."""
-    tokens, width, words = sizes
-    generator = torch.Generator().manual_seed(0)
-    randn = lambda *shape: torch.randn(shape, generator=generator).to(dtype)
-    return {
-        "hidden": randn(tokens, width).requires_grad_(),
-        "latent": randn(tokens, COMPONENTS, width).tanh().requires_grad_(),
-        "log_prior": randn(tokens, COMPONENTS).log_softmax(-1).requires_grad_(),
-        "weight": (randn(words, width) * width**-0.5).requires_grad_(),
-        "bias": (0.1 * randn(words)).requires_grad_(),
-        "target": torch.randint(0, words, (tokens,), generator=generator),
-    }
-
-
-def eager(p: Problem) -> Tensor:
-    return F.cross_entropy(F.linear(p["hidden"], p["weight"], p["bias"]), p["target"])
-
-
-def eager_mixture(p: Problem) -> Tensor:
-    log_p = F.linear(p["latent"], p["weight"], p["bias"]).log_softmax(-1)
-    return F.nll_loss((log_p + p["log_prior"][..., None]).logsumexp(1), p["target"])
+    """Logits of unit size, as at the start of training; every loss has a bias."""
+    return losses.make_problem(sizes, COMPONENTS, bias=True, dtype=dtype)
 
 
 def torch_fused(p: Problem) -> Tensor:
@@ -68,29 +45,16 @@ def torch_fused(p: Problem) -> Tensor:
     )
 
 
-def ours(make_function: Callable[[], torch.nn.Module | None]) -> Loss:
-    function = make_function()
-    return lambda p: uncork.linear_cross_entropy(
-        p["hidden"], p["weight"], p["target"], linear_bias=p["bias"], function=function
-    )
-
-
-def our_mixture(p: Problem) -> Tensor:
-    return uncork.mixture_cross_entropy(
-        p["latent"], p["log_prior"], p["weight"], p["target"], linear_bias=p["bias"]
-    )
-
-
 # Each is made when it is needed: a function's parameters belong to one contender.
 CONTENDERS: dict[str, Callable[[], Loss]] = {
-    EAGER: lambda: eager,
+    EAGER: Eager,
     "torch linear_cross_entropy": lambda: torch_fused,
-    "uncork softmax": lambda: ours(lambda: None),
-    "uncork Scale": lambda: ours(Scale),
-    "uncork PLIF k=1e5": lambda: ours(PLIF),
-    "uncork MonotoneNetwork(10)": lambda: ours(lambda: MonotoneNetwork(10)),
-    "torch eager MoS K=5": lambda: eager_mixture,
-    "uncork MoS K=5": lambda: our_mixture,
+    "uncork softmax": Ours,
+    "uncork Scale": lambda: Ours(Scale()),
+    "uncork PLIF k=1e5": lambda: Ours(PLIF()),
+    "uncork MonotoneNetwork(10)": lambda: Ours(MonotoneNetwork(10)),
+    "torch eager MoS K=5": EagerMixture,
+    "uncork MoS K=5": OurMixture,
 }
 # What this project aims at, as multiples of the time of torch eager.
 TARGETS = {
@@ -108,17 +72,7 @@ def available() -> dict[str, Callable[[], Loss]]:
 
 
 def step_of(name: str, problem: Problem) -> measure.Step:
-    """One training step of the output layer: loss, backward, gradients thrown away."""
-    loss = CONTENDERS[name]()
-
-    def step() -> Tensor:
-        value = loss(problem)
-        value.backward()
-        for tensor in problem.values():
-            tensor.grad = None
-        return value
-
-    return step
+    return losses.step_of(CONTENDERS[name](), problem)
 
 
 def gate() -> list[str]:
@@ -129,20 +83,11 @@ def gate() -> list[str]:
     problem, wide = make_problem((64, 16, 301)), make_problem((64, 16, 301), torch.float64)
     red = []
     for name, make in available().items():
-        truth_of = eager_mixture if "MoS" in name else eager
+        truth = EagerMixture() if "MoS" in name else Eager()
         # A network is only close to the identity: its own exact loss is the reference.
         if "Network" in name:
-            net = MonotoneNetwork(10).double()
-            truth_of = lambda p, net=net: F.cross_entropy(
-                net(F.linear(p["hidden"], p["weight"], p["bias"])), p["target"]
-            )
-        found, right = make()(problem), truth_of(wide)
-        (grad,) = torch.autograd.grad(found, problem["weight"])
-        (exact,) = torch.autograd.grad(right, wide["weight"])
-        error = abs(found.item() - right.item()) / abs(right.item())
-        grad_error = ((grad - exact).norm() / exact.norm()).item()
-        if not (error < 1e-5 and grad_error < 1e-4):
-            red.append(f"{name}: relative error {error:.1e} in the loss, {grad_error:.1e} in the gradient")
+            truth = Eager(MonotoneNetwork(10).double())
+        red += losses.disagreement(name, make(), truth, problem, wide)
     return red
 
 

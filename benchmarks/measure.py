@@ -21,18 +21,18 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and 20 % / 80 % quantiles of several measurements."""
+    """Median and outer quantiles of several measurements: 20 % and 80 %, or quartiles with `parts` of 4."""
 
     median: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: list[float]) -> "Spread":
+    def of(cls, values: list[float], parts: int = 5) -> "Spread":
         if len(values) < 2:
             return cls(values[0], values[0], values[0])
-        fifths = statistics.quantiles(values, n=5, method="inclusive")
-        return cls(statistics.median(values), fifths[0], fifths[-1])
+        cuts = statistics.quantiles(values, n=parts, method="inclusive")
+        return cls(statistics.median(values), cuts[0], cuts[-1])
 
 
 @dataclass

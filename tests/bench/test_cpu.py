@@ -15,7 +15,7 @@ def test_gate_is_green():
 
 def test_refuses_on_red(monkeypatch, tmp_path, capsys):
     """A contender that is off by a thousandth is caught, named, and nothing is timed or written."""
-    wrong = lambda p: cpu.eager(p) * 1.001
+    wrong = lambda p: cpu.Eager()(p) * 1.001
     monkeypatch.setitem(cpu.CONTENDERS, "uncork softmax", lambda: wrong)
     monkeypatch.setattr(measure, "interleaved", lambda *_: pytest.fail("measured all the same"))
     assert command.main(["cpu", "--quick", "--out", str(tmp_path)]) == 1

@@ -1,0 +1,170 @@
+"""What is compared: one problem, and losses of it as modules. Shared by the CPU and the GPU benchmark."""
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import uncork
+from benchmarks.measure import Step
+
+
+Sizes = tuple[int, int, int]
+Problem = dict[str, Tensor]
+Loss = Callable[[Problem], Tensor]  # one with parameters of its own is an nn.Module
+
+# Standard deviation of tanh of a standard normal number: latents are divided by it.
+TANH_SPREAD = 0.6279
+
+
+def make_problem(
+    sizes: Sizes,
+    components: int = 0,
+    spread: float = 1.0,
+    bias: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Problem:
+    """Hidden states, weights and targets; logits are normal with standard deviation `spread`.
+
+    Targets follow Zipf's law. With `components`, latents and log-priors of a mixture as well. Everything is
+    drawn in float32 and then rounded: the same problem in every dtype.
+    """
+    tokens, width, words = sizes
+    generator = torch.Generator(device).manual_seed(0)
+    randn = lambda *shape: torch.randn(shape, generator=generator, device=device)
+    frequency = 1.0 / (torch.arange(words, device=device) + 2.7)
+    problem = {
+        "hidden": randn(tokens, width),
+        "weight": randn(words, width).mul_(spread * width**-0.5),
+        "target": torch.multinomial(frequency, tokens, replacement=True, generator=generator),
+    }
+    if bias:
+        problem["bias"] = 0.1 * randn(words)
+    if components:
+        problem["latent"] = randn(tokens, components, width).tanh_().div_(TANH_SPREAD)
+        problem["log_prior"] = randn(tokens, components).log_softmax(-1)
+    for name in problem.keys() - {"target"}:
+        problem[name] = problem[name].to(dtype).requires_grad_()
+    return problem
+
+
+def _logits(p: Problem, rows: str) -> Tensor:
+    """All of them, float32 or better."""
+    z = F.linear(p[rows], p["weight"], p.get("bias"))
+    return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+class Eager(nn.Module):
+    """Plain torch: linear, the function if there is one, cross_entropy."""
+
+    def __init__(self, function: nn.Module | None = None) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, p: Problem) -> Tensor:
+        z = _logits(p, "hidden")
+        return F.cross_entropy(z if self.function is None else self.function(z), p["target"])
+
+
+class EagerMixture(Eager):
+    """Plain torch, from latents and log-priors."""
+
+    def forward(self, p: Problem) -> Tensor:
+        z = _logits(p, "latent")
+        log_p = (z if self.function is None else self.function(z)).log_softmax(-1)
+        return F.nll_loss((log_p + p["log_prior"].to(log_p.dtype)[..., None]).logsumexp(1), p["target"])
+
+
+class NaivePLIF(nn.Module):
+    """The formula as one would write it: value and slope looked up for every logit, the rest by autograd."""
+
+    def __init__(self, function: uncork.functions.PLIF) -> None:
+        super().__init__()
+        self.v, self.bound = nn.Parameter(function.v.detach().clone()), function.bound
+
+    def forward(self, z: Tensor) -> Tensor:
+        slope = F.softplus(self.v)
+        knots, step = len(slope), 2.0 * self.bound / len(slope)
+        value = step * (slope.cumsum(0) - slope)
+        index = ((z.detach() + self.bound) / step).clamp(0, knots - 1).long()
+        return value[index] + slope[index] * (z - (index * step - self.bound))
+
+
+class Ours(nn.Module):
+    """`uncork.linear_cross_entropy`."""
+
+    def __init__(self, function: nn.Module | None = None, backend: str = "auto") -> None:
+        super().__init__()
+        self.function, self.backend = function, backend
+
+    def forward(self, p: Problem) -> Tensor:
+        return uncork.linear_cross_entropy(
+            p["hidden"],
+            p["weight"],
+            p["target"],
+            linear_bias=p.get("bias"),
+            function=self.function,
+            backend=self.backend,
+        )
+
+
+class OurMixture(Ours):
+    """`uncork.mixture_cross_entropy`."""
+
+    def forward(self, p: Problem) -> Tensor:
+        return uncork.mixture_cross_entropy(
+            p["latent"],
+            p["log_prior"],
+            p["weight"],
+            p["target"],
+            linear_bias=p.get("bias"),
+            function=self.function,
+            backend=self.backend,
+        )
+
+
+def step_of(
+    loss: Loss,
+    problem: Problem,
+    around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> Step:
+    """One training step of the output layer: loss, backward, gradients thrown away."""
+    leaves = _leaves(loss, problem)
+
+    def step() -> Tensor:
+        with around():
+            value = loss(problem)
+            value.backward()
+        for tensor in leaves:
+            tensor.grad = None
+        return value.detach()
+
+    return step
+
+
+def gradient_bytes(loss: Loss, problem: Problem) -> int:
+    """What the gradients of the problem's own tensors take; those of a function's parameters do not count."""
+    loss(problem).backward()
+    total = sum(t.grad.nbytes for t in problem.values() if t.grad is not None)
+    for tensor in _leaves(loss, problem):
+        tensor.grad = None
+    return total
+
+
+def _leaves(loss: Loss, problem: Problem) -> list[Tensor]:
+    return [*problem.values(), *(loss.parameters() if isinstance(loss, nn.Module) else ())]
+
+
+def disagreement(name: str, loss: Loss, truth: Loss, problem: Problem, wide: Problem) -> list[str]:
+    """Empty if loss and weight gradient are, to float32, those of `truth` on the same problem in float64."""
+    found, right = loss(problem), truth(wide)
+    (grad,) = torch.autograd.grad(found, problem["weight"])
+    (exact,) = torch.autograd.grad(right, wide["weight"])
+    error = abs(found.item() - right.item()) / abs(right.item())
+    grad_error = ((grad - exact).norm() / exact.norm()).item()
+    if error < 1e-5 and grad_error < 1e-4:
+        return []
+    return [f"{name}: relative error {error:.1e} in the loss, {grad_error:.1e} in the gradient"]
