@@ -1,7 +1,7 @@
 """What is compared: one problem, and losses of it as modules. Shared by the CPU and the GPU benchmark."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -135,11 +135,9 @@ def step_of(
     leaves = _leaves(loss, problem)
 
     def step() -> Tensor:
-        with around():
+        with around(), _without_gradients(leaves):
             value = loss(problem)
             value.backward()
-        for tensor in leaves:
-            tensor.grad = None
         return value.detach()
 
     return step
@@ -147,11 +145,19 @@ def step_of(
 
 def gradient_bytes(loss: Loss, problem: Problem) -> int:
     """What the gradients of the problem's own tensors take; those of a function's parameters do not count."""
-    loss(problem).backward()
-    total = sum(t.grad.nbytes for t in problem.values() if t.grad is not None)
-    for tensor in _leaves(loss, problem):
-        tensor.grad = None
-    return total
+    with _without_gradients(_leaves(loss, problem)):
+        loss(problem).backward()
+        return sum(t.grad.nbytes for t in problem.values() if t.grad is not None)
+
+
+@contextlib.contextmanager
+def _without_gradients(leaves: list[Tensor]) -> Iterator[None]:
+    """None are left, whatever happens: the next contender must not add to them."""
+    try:
+        yield
+    finally:
+        for tensor in leaves:
+            tensor.grad = None
 
 
 def _leaves(loss: Loss, problem: Problem) -> list[Tensor]:
