@@ -20,7 +20,8 @@ def markdown(headings: list[str], rows: list[list[str]]) -> str:
 def write(folder: Path, name: str, text: str, records: list[dict[str, Any]]) -> tuple[Path, Path]:
     """`name`.md and `name`.csv in `folder`."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(records[0]), lineterminator="\n")
+    columns = dict.fromkeys(column for record in records for column in record)
+    writer = csv.DictWriter(buffer, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     paths = folder / f"{name}.md", folder / f"{name}.csv"
