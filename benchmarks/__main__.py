@@ -1,4 +1,4 @@
-"""`python -m benchmarks <what>`: one subcommand per kind of hardware."""
+"""`python -m benchmarks <what>`: one subcommand per kind of hardware, and one for the figures."""
 
 import argparse
 import sys
@@ -9,7 +9,27 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark named on the command line; 1 if its correctness gate is red."""
+    """Run what the command line names; 1 if a correctness gate is red."""
+    chosen = _parser().parse_args(arguments)
+    if chosen.command == "gpu":
+        from benchmarks import gpu
+
+        names = tuple(chosen.groups or gpu.Options().groups)
+        options = gpu.Options(names, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.name)
+        return gpu.run(options, chosen.out)
+    if chosen.command == "plots":
+        from benchmarks import plots
+
+        return plots.run(chosen.csv)
+
+    from benchmarks import cpu
+
+    if chosen.command == "memory":
+        return cpu.print_peak_memory(chosen.contender, tuple(chosen.sizes))
+    return cpu.run(chosen.quick, chosen.rounds, chosen.out)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     cpu = commands.add_parser("cpu", help="losses of output layers on CPU, against torch's own")
@@ -19,13 +39,21 @@ def main(arguments: list[str] | None = None) -> int:
     memory = commands.add_parser("memory", help="peak memory of one contender: what `cpu` runs as a process")
     memory.add_argument("contender")
     memory.add_argument("sizes", type=int, nargs=3, metavar=("N", "D", "V"))
-    chosen = parser.parse_args(arguments)
+    gpu = commands.add_parser("gpu", help="the same on a GPU, against torch and other libraries")
+    gpu.add_argument("--groups", nargs="+", choices=GROUPS, help="what to measure; all of them unless told")
+    gpu.add_argument("--seconds", type=float, default=60.0, help="time for each group, 60 unless told")
+    gpu.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    gpu.add_argument("--tiny", action="store_true", help="tiny sizes: does it run at all?")
+    gpu.add_argument("--commit", help="the commit measured, where there is no git to ask")
+    gpu.add_argument("--name", help="of the files, without ending; rows are added to a CSV that is there")
+    gpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
+    plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
+    plots.add_argument("csv", type=Path)
+    return parser
 
-    from benchmarks import cpu as on_cpu
 
-    if chosen.command == "memory":
-        return on_cpu.print_peak_memory(chosen.contender, tuple(chosen.sizes))
-    return on_cpu.run(chosen.quick, chosen.rounds, chosen.out)
+# Written out, so that asking for help does not import torch; a test compares it with `groups.GROUPS`.
+GROUPS = ("large", "wide", "penn", "wikitext2", "scaling", "deterministic")
 
 
 if __name__ == "__main__":
