@@ -20,6 +20,8 @@ from uncork.ops.problem import Problem
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 # Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
 TILE = 128
+# On CUDA, no more rows than this many logits or widths make: longer chunks would take memory and gain nothing.
+ENOUGH_LOGITS, ENOUGH_WIDTHS = 2**24, 4
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
 
@@ -132,9 +134,13 @@ def _run(
 
 def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
-    tokens, components, _ = problem.latent_NKD.shape
-    per_token = components * len(problem.weight_VD) * chunk_pass.bytes_per_logit
+    tokens, components, width = problem.latent_NKD.shape
+    words = len(problem.weight_VD)
+    per_token = components * words * chunk_pass.bytes_per_logit
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
+    if problem.latent_NKD.is_cuda:
+        enough_rows = max(ENOUGH_LOGITS // max(words, 1), ENOUGH_WIDTHS * width)
+        most = min(most, max(1, enough_rows // components))
     if most >= tokens:
         return max(1, tokens)
     whole = most // TILE * TILE or most
@@ -176,17 +182,16 @@ def _collect(
     if outcome.log_prior_NK is not None:
         assert result.dlog_prior_NK is not None
         outcome.log_prior_NK[start : start + count] = result.dlog_prior_NK
-    dlogits_NV = result.dlogits_NKV.reshape(len(x_ND), -1)
+    dlogits_NV = result.dlogits_NKV.reshape(len(x_ND), -1).to(x_ND.dtype)
+    factor_N = None if result.row_factor_NK is None else result.row_factor_NK.reshape(-1)
     if outcome.bias_V is not None:
-        outcome.bias_V += dlogits_NV.sum(0, dtype=outcome.bias_V.dtype)
-    dlogits_NV = dlogits_NV.to(x_ND.dtype)
+        matmul.add_rows(outcome.bias_V, dlogits_NV, factor_N)
     if outcome.latent_NKD is not None:
-        rows = outcome.latent_NKD[start : start + count].view(len(x_ND), -1)
-        if rows.dtype == weight_VD.dtype:
-            torch.mm(dlogits_NV, weight_VD, out=rows)
-        else:
-            rows.copy_(dlogits_NV @ weight_VD)
+        rows_ND = outcome.latent_NKD[start : start + count].view(len(x_ND), -1)
+        matmul.back(dlogits_NV, weight_VD, factor_N, rows_ND)
     if outcome.weight_VD is not None:
+        if result.scaled_latent_NKD is not None:
+            x_ND = matmul.widened(result.scaled_latent_NKD).view(x_ND.shape)
         matmul.add_outer(outcome.weight_VD, dlogits_NV, x_ND, first=start == 0)
 
 

@@ -28,6 +28,30 @@ def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tenso
     return out_NV if bias_V is None else out_NV.add_(bias_V.to(out_NV.dtype))
 
 
+def back(dlogits_NV: Tensor, weight_VD: Tensor, factor_N: Tensor | None, out_ND: Tensor) -> None:
+    """dlogits W, each row times its factor if it has one, written into `out_ND`."""
+    if factor_N is None and out_ND.dtype == weight_VD.dtype:
+        torch.mm(dlogits_NV, weight_VD, out=out_ND)
+    elif factor_N is None:
+        out_ND.copy_(dlogits_NV @ weight_VD)
+    elif weight_VD.dtype == factor_N.dtype:
+        torch.mul(dlogits_NV @ weight_VD, factor_N[:, None], out=out_ND)
+    else:  # rounded once, after the factor
+        product_ND = torch.mm(dlogits_NV, weight_VD, out_dtype=factor_N.dtype)
+        torch.mul(product_ND, factor_N[:, None], out=out_ND)
+
+
+def add_rows(total_V: Tensor, dlogits_NV: Tensor, factor_N: Tensor | None) -> None:
+    """total += the sum of the rows of dlogits, each times its factor if it has one."""
+    if factor_N is None:
+        total_V += dlogits_NV.sum(0, dtype=total_V.dtype)
+    elif dlogits_NV.dtype == factor_N.dtype:
+        total_V.addmv_(dlogits_NV.T, factor_N)
+    else:
+        parts_PN = _parts(factor_N, dlogits_NV.dtype)
+        total_V += torch.mm(parts_PN, dlogits_NV, out_dtype=total_V.dtype).sum(0)
+
+
 def add_outer(total_VD: Tensor, dlogits_NV: Tensor, x_ND: Tensor, first: bool) -> None:
     """total += dlogits^T x, in the dtype of `total` (at least float32); the first call overwrites."""
     if x_ND.dtype == total_VD.dtype:
@@ -36,3 +60,12 @@ def add_outer(total_VD: Tensor, dlogits_NV: Tensor, x_ND: Tensor, first: bool) -
         torch.mm(dlogits_NV.T, x_ND, out_dtype=total_VD.dtype, out=total_VD)
     else:
         torch.addmm(total_VD, dlogits_NV.T, x_ND, out_dtype=total_VD.dtype, out=total_VD)
+
+
+def _parts(x_N: Tensor, dtype: torch.dtype) -> Tensor:
+    """Three rows of a low precision that add up to x in float32."""
+    parts, rest_N = [], x_N
+    for _ in range(3):
+        parts.append(rest_N.to(dtype))
+        rest_N = rest_N - parts[-1].to(rest_N.dtype)
+    return torch.stack(parts)

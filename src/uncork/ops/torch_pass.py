@@ -17,11 +17,16 @@ from uncork.ops.problem import Problem
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """The loss of each token of a chunk and, when asked for, gradients."""
+    """The loss of each token of a chunk and, when asked for, gradients.
+
+    With a row factor, dL/dz is `dlogits` times it; `scaled_latent` is the latent vectors times it.
+    """
 
     loss_N: Tensor
     dlogits_NKV: Tensor | None = None
     dlog_prior_NK: Tensor | None = None
+    row_factor_NK: Tensor | None = None
+    scaled_latent_NKD: Tensor | None = None
 
 
 class AbstractPass(abc.ABC):

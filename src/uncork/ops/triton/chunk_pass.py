@@ -8,7 +8,11 @@ from uncork.ops import table
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
 from uncork.ops.triton import kernels, table_gradient
-from uncork.ops.triton.functions import KINDS
+from uncork.ops.triton.functions import INCREASING, KINDS
+
+
+# Rows up to this many words are read from cache the second time: leaving their factor out gains nothing.
+SHORT_ROW = 16_384
 
 
 def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
@@ -36,6 +40,13 @@ class TritonPass(AbstractPass):
         self.logits_dtype = torch.float32 if form.kind == "table" else problem.latent_NKD.dtype
         self.bytes_per_logit = self.logits_dtype.itemsize
         self.unused = torch.empty(1, device=device)
+        # float16 has no room for a row without its factor.
+        self.fold = (
+            form.kind in INCREASING
+            and problem.one_word
+            and problem.latent_NKD.dtype != torch.float16
+            and (problem.latent_NKD.shape[1] > 1 or len(problem.weight_VD) > SHORT_ROW)
+        )
         self.parameter, self.intervals, self.step = self.unused, 2, 1.0
         self.sums: table_gradient.Sums | None = None
         self.dscale: Tensor | None = None
@@ -63,6 +74,10 @@ class TritonPass(AbstractPass):
         sums, unit = (self.unused, self.unused)
         if self.sums is not None and want_gradient:
             sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
+        fold = self.fold and want_gradient
+        latent_NKD = problem.latent_NKD.contiguous()
+        scaled_NKD = torch.empty_like(latent_NKD) if fold else None
+        factor_NK = self.unused.new_empty(tokens, components) if fold else None
         weight, prior = problem.class_weight_V, problem.log_prior_NK
         target = (problem.target.float() if problem.dense else problem.target).contiguous()
         block, num_warps = launch_shape(words)
@@ -78,6 +93,9 @@ class TritonPass(AbstractPass):
                 self.unused if prior is None else prior.contiguous(),
                 self.unused if row_scale_N is None else row_scale_N,
                 0 if row_scale_N is None else row_scale_N.stride(0),
+                latent_NKD,
+                latent_NKD if scaled_NKD is None else scaled_NKD,
+                self.unused if factor_NK is None else factor_NK,
                 loss_N,
                 dlog_prior_NK,
                 stats,
@@ -92,6 +110,7 @@ class TritonPass(AbstractPass):
                 problem.ignore_index,
                 problem.z_loss,
                 words=words,
+                width=latent_NKD.shape[2],
                 K=components,
                 K_BLOCK=triton.next_power_of_2(components),
                 KIND=KINDS[self.form.kind],
@@ -101,6 +120,8 @@ class TritonPass(AbstractPass):
                 WANT_GRADIENT=want_gradient and shared is None,
                 WANT_STATS=want_gradient and shared is not None,
                 WANT_SUMS=want_gradient and self.sums is not None and shared is None,
+                FOLD=fold,
+                SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
                 BLOCK=block,
                 num_warps=num_warps,
             )
@@ -110,7 +131,7 @@ class TritonPass(AbstractPass):
             shared.run(logits_NKV, dlogits_NKV, target, stats, self.parameter)
         if self.dscale is not None:
             self.dscale += dscale_N.sum(dtype=torch.float64)
-        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)
+        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, factor_NK, scaled_NKD)
 
     def function_gradients(self) -> tuple[Tensor, ...]:
         if self.dscale is not None:

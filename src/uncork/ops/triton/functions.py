@@ -15,6 +15,8 @@ SOFTCAP: tl.constexpr = tl.constexpr(3)
 TABLE: tl.constexpr = tl.constexpr(4)
 
 KINDS = {"identity": 0, "scale": 1, "sigsoftmax": 2, "softcap": 3, "table": 4}
+# Kinds that increase whatever their parameters are: the highest logit has the highest value.
+INCREASING = ("identity", "scale", "sigsoftmax", "softcap")
 
 
 @triton.jit
@@ -64,3 +66,31 @@ def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.c
         return value + slope * offset, slope
     else:
         return z, tl.zeros_like(z) + 1.0
+
+
+@triton.jit
+def weight_and_slope(z, highest, parameter_ptr, first, second, KIND: tl.constexpr, SQUARE: tl.constexpr):
+    """exp(f(z) - f(highest)) and f'(z), for z <= highest and a kind that increases.
+
+    SQUARE: sigsoftmax of steepness 2, whose exponential is s^2 / (1 + s) with s = exp z: no logarithm.
+    """
+    if KIND == SCALE:
+        factor = tl.load(parameter_ptr)
+        return tl.exp(factor * (z - highest)), tl.zeros_like(z) + factor
+    elif KIND == SIGSOFTMAX and SQUARE:
+        above = highest - first
+        small = tl.exp(-tl.abs(above))
+        # (1 + e^above) / (1 + e^above s), written with the smaller of e^above and e^-above.
+        left = tl.where(above >= 0, 1.0, small)
+        right = tl.maximum(tl.where(above >= 0, small, 1.0), 1e-37)
+        s = tl.exp(z - highest)
+        share = s / (left * s + right)
+        return s * share * (1.0 + small), 2.0 - left * share
+    elif KIND == IDENTITY:
+        return tl.exp(z - highest), tl.zeros_like(z) + 1.0
+    else:
+        value, slope = value_and_slope(z, parameter_ptr, first, second, 2, 1.0, KIND)
+        top, _ = value_and_slope(
+            highest + tl.zeros([1], tl.float32), parameter_ptr, first, second, 2, 1.0, KIND
+        )
+        return tl.exp(value - tl.sum(top, 0)), slope
