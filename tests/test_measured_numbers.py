@@ -3,10 +3,17 @@
 import csv
 import json
 import re
+import statistics
 from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
 
 
 ROOT = Path(__file__).parents[1]
+PENN = ROOT / "results" / "penn-epochs"
+PENN_SEEDS = ("141", "142", "143")
 CONTENDERS = {
     "softmax": "uncork softmax",
     "PLIF, 100,000 knots": "uncork PLIF k=1e5",
@@ -42,20 +49,109 @@ def test_the_readme_states_the_newest_cpu_benchmark():
         )
 
 
-def test_the_first_epochs_on_penn_are_those_of_the_files():
-    folder = ROOT / "results" / "penn-epochs"
-    rewrite = json.loads((folder / "reference-loop.json").read_text())["seeds"]
-    expected = {
-        ("rewrite of the reference's training loop", seed): epochs for seed, epochs in rewrite.items()
+Perplexities = dict[str, dict[int, float]]  # by seed and epoch
+
+
+def original_runs(section: dict) -> Perplexities:
+    return {
+        seed: {record["epoch"]: record["valid_perplexity_per_prediction"] for record in records}
+        for seed, records in section["seeds"].items()
     }
-    for seed in ("141", "142", "143"):
-        library = json.loads((folder / f"library-{seed}.json").read_text())["all_epochs"]
-        expected["this library", seed] = library
+
+
+def penn_runs() -> tuple[Perplexities, Perplexities, Perplexities]:
+    """The original, the original with its last rate scaled, and the library."""
+    stored = json.loads((PENN / "original.json").read_text())
+    library: Perplexities = {}
+    for seed in PENN_SEEDS:
+        records = json.loads((PENN / f"library-{seed}.json").read_text())["all_epochs"]
+        library[seed] = {record["epoch"]: record["valid_perplexity"] for record in records}
+    first = json.loads((PENN / "first-epoch.json").read_text())["valid_perplexity"]
+    library |= {seed: {1: value} for seed, value in first.items()}
+    return original_runs(stored), original_runs(stored["last_window_scaled"]), library
+
+
+def after(runs: Perplexities, epoch: int, seeds: tuple[str, ...] | None = None) -> list[float]:
+    return [runs[seed][epoch] for seed in (seeds or runs) if epoch in runs[seed]]
+
+
+def welch(original: list[float], library: list[float]) -> tuple[float, float, float]:
+    """The two-sided p-value, and the 95 % interval of the difference of the means."""
+    test: Any = stats.ttest_ind(original, library, equal_var=False)
+    return test.pvalue, *test.confidence_interval(0.95)
+
+
+def penn_table() -> list[str]:
+    """The rows of both tables, as they must be printed."""
+    original, scaled, library = penn_runs()
+    rows = []
+    for name, runs in (("original", original), ("this library", library)):
+        for seed, values in sorted(runs.items()):
+            cells = [f"{values[epoch]:.1f}" if epoch in values else "-" for epoch in (1, 5, 8, 10)]
+            rows.append(f"| {name} | {seed} | {' | '.join(cells)} |")
+    same = tuple(sorted(original))
+    for label, theirs, ours in (
+        ("epoch 1", after(original, 1), after(library, 1)),
+        ("epoch 1, seeds 141 to 146", after(original, 1), after(library, 1, same)),
+        ("epoch 1, last rate of the original scaled", after(scaled, 1), after(library, 1)),
+        *((f"epoch {epoch}", after(original, epoch), after(library, epoch)) for epoch in (2, 5, 10)),
+    ):
+        spreads = [
+            f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} ({len(values)})"
+            for values in (theirs, ours)
+        ]
+        p, low, high = welch(theirs, ours)
+        difference = f"{statistics.mean(theirs) - statistics.mean(ours):.1f} ({low:.1f} to {high:.1f})"
+        rows.append(f"| {label} | {' | '.join(spreads)} | {difference} | {p:.2g} |")
+    return rows
+
+
+def penn_phrases() -> list[str]:
+    """What the text around the tables must say."""
+    original, scaled, library = penn_runs()
+    stored = json.loads((PENN / "original.json").read_text())["seeds"]["141"][0]
+    first = json.loads((PENN / "first-epoch.json").read_text())
+    means = [statistics.mean(after(runs, 1)) for runs in (original, scaled, library)]
+    deviations = [statistics.stdev(after(runs, 1)) for runs in (original, scaled)]
+    shared = tuple(seed for seed in original if seed in scaled)
+    moves = [f"{scaled[seed][1] - original[seed][1]:+.0f}" for seed in shared]
+    assert shared == ("141", "142", "143", "144") and scaled.keys() - original.keys() == {"151", "152"}
+    late = min(welch(after(original, epoch), after(library, epoch))[0] for epoch in range(3, 11))
+    with_kernel, with_reference = (
+        " and ".join(f"{first[name][seed]:.1f}" for seed in ("151", "152"))
+        for name in ("valid_perplexity", "valid_perplexity_reference_backend")
+    )
+    return [
+        f"prints {stored['valid_perplexity']:.1f} where the table has {original['141'][1]:.1f}",
+        f"({original['141'][9]:.1f} the epoch before)",
+        f"lower by {100.0 * (1.0 - means[2] / means[0]):.0f} %",
+        f"gave p = {welch(after(original, 1, PENN_SEEDS), after(library, 1, PENN_SEEDS))[0]:.2g};",
+        f"with all of them it is {welch(after(original, 1), after(library, 1))[0]:.2g}",
+        f"(smallest p = {late:.2g})",
+        f"move by {', '.join(moves[:-1])} and {moves[-1]} after epoch 1",
+        f"the mean falls from {means[0]:.1f} to {means[1]:.1f}",
+        f"the standard deviation from {deviations[0]:.1f} to {deviations[1]:.1f}",
+        f"at {with_kernel} with the default backend",
+        f"at {with_reference} with the reference backend",
+    ]
+
+
+def test_the_first_epochs_on_penn_are_those_of_the_files():
     text = (ROOT / "docs" / "lm.md").read_text()
-    table = text.split("<!-- penn epochs -->")[1].split("<!-- end of penn epochs -->")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "| 14" in line]
-    stated = {(row[0], row[1]): row[2:] for row in rows if not row[0].startswith("original")}
-    assert stated.keys() == expected.keys()
-    for key, epochs in expected.items():
-        by_epoch = {record["epoch"]: f"{record['valid_perplexity']:.1f}" for record in epochs}
-        assert stated[key] == [by_epoch.get(epoch, "-") for epoch in (1, 5, 8, 10)], key
+    section = text.split("## Agreement with the reference")[1]
+    tables = section.split("<!-- penn epochs -->")[1].split("<!-- end of penn epochs -->")[0]
+    stated = [line for line in tables.splitlines() if re.match(r"\| (original|this library|epoch \d)", line)]
+    assert stated == penn_table()
+    words = " ".join(section.split())
+    for phrase in penn_phrases():
+        assert phrase in words, phrase
+
+
+def test_the_two_perplexities_of_the_original_are_one_loss():
+    """It prints the sum of the loss over 7376 positions, of which 7375 are predictions."""
+    stored = json.loads((PENN / "original.json").read_text())
+    for section in (stored, stored["last_window_scaled"]):
+        for records in section["seeds"].values():
+            for record in records:
+                own = record["valid_perplexity"] ** (7376 / 7375)
+                assert record["valid_perplexity_per_prediction"] == pytest.approx(own, rel=2e-5)

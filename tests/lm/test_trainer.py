@@ -15,7 +15,7 @@ from uncork import results
 from uncork.lm import FunctionConfig, HeadConfig, Interrupted, evaluate, load_run, train
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.corpus import batchify
-from uncork.lm.trainer import draw_length
+from uncork.lm.trainer import draw_length, mask_seed
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "lm_tiny.json"
@@ -67,6 +67,27 @@ def test_golden_losses(make_config, tmp_path, head):
         results.write_json(GOLDEN, stored | {head: got})
     expected = results.read_json(GOLDEN)[head]
     torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-4, atol=0.0)
+
+
+def test_masks_do_not_repeat_the_numbers_the_weights_were_drawn_from(make_config, tmp_path, monkeypatch):
+    seeds = []
+    original = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or original(seed))
+    config = make_config(epochs=1)
+    train(config, tmp_path / "run")
+    for_weights, for_masks = seeds
+    assert for_weights == config.seed and for_masks == mask_seed(config.seed, 0)
+    drawn = [torch.rand(1000, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    assert not torch.equal(*drawn)
+
+
+def test_mask_seeds_differ_from_each_other_and_from_every_near_seed():
+    seeds = [*range(-20, 200), 2**31 - 1, 2**32 - 1, 2**63]
+    for seed in seeds:
+        of_ranks = {mask_seed(seed, rank) for rank in range(1000)}
+        assert len(of_ranks) == 1000 and seed % 2**32 not in of_ranks
+    near = [mask_seed(seed, rank) for seed in range(200) for rank in range(64)]
+    assert len({*near, *range(200)}) == len(near) + 200
 
 
 class StopAfter:

@@ -74,7 +74,7 @@ def test_training_after_evaluation_learns():
 
 def test_the_library_kernel_is_called():
     layer, x_TBD = WeightDropLSTM(5, 7, p=0.5), torch.randn(4, 3, 5)
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         run(layer, x_TBD)
     names = {event.key for event in profile.key_averages()}
     assert "aten::lstm" in names
@@ -84,7 +84,7 @@ def test_the_library_kernel_is_called():
 @pytest.mark.parametrize("training", [True, False])
 def test_cudnn_runs_forward_and_backward(training):
     layer = WeightDropLSTM(5, 7, p=0.5).cuda().train(training)
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         run(layer, torch.randn(4, 3, 5, device="cuda"))[0].sum().backward()
     names = {event.key for event in profile.key_averages()}
     assert {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= names

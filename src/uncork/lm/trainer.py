@@ -83,7 +83,7 @@ def _train(
     forward = world.wrap(model)
     # Weights above are drawn alike everywhere; dropout masks from here on differ by process, the
     # lengths of windows do not.
-    torch.manual_seed(config.seed + world.rank)
+    torch.manual_seed(mask_seed(config.seed, world.rank))
     lengths = torch.Generator().manual_seed(config.seed)
 
     at = Position()
@@ -189,6 +189,15 @@ def _train(
     events.close()
     world.wait()
     return result
+
+
+def mask_seed(seed: int, rank: int) -> int:
+    """The seed of one process's dropout masks: never that of the weights, nor another rank's.
+
+    torch's CPU generator reads only 32 bits of a seed, so they must differ in those. An odd number's
+    multiples do, up to the 2^32th; this one is large, so that runs with neighbouring seeds share none.
+    """
+    return (seed + (rank + 1) * 0x9E3779B9) % 2**32
 
 
 def draw_length(config: DataConfig, generator: torch.Generator) -> int:

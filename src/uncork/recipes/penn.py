@@ -22,8 +22,8 @@ def penn_softmax() -> Config:
 def penn_softmax_reference() -> Config:
     """AWD 61.2/58.8 (its repository; 58.8/56.5 finetuned, 53.2/52.5 with cache); paper 60.0/57.3.
 
-    The reference implementation's own settings: lr 30, non-monotone trigger, 500 epochs. It reaches
-    329 on valid after the first epoch.
+    The reference implementation's own settings: lr 30, non-monotone trigger, 500 epochs. How its first
+    epochs compare is in docs/lm.md.
     """
     return _reference("penn_softmax_reference", heads.softmax())
 
