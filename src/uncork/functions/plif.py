@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 from uncork.functions._check import at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
-from uncork.ops import table
+from uncork.ops import table, triton
 from uncork.ops.pointwise import Pointwise
 from uncork.ops.validate import floating
 
@@ -69,6 +69,10 @@ class PLIF(AbstractMonotone):
 
         The cumulative sum runs over up to a million terms: in float64, whatever the dtype.
         """
+        if self.v.is_cuda and not torch.compiler.is_compiling() and not triton.available(self.v.device):
+            from uncork.ops.triton.knots import knot_values
+
+            return knot_values(self.v, self.bound)
         rise = softplus(self.v.double()) * (2.0 * self.bound / self.knots)
         return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
 

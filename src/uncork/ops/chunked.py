@@ -20,7 +20,7 @@ from uncork.ops.problem import Problem
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 # Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
 TILE = 128
-# On CUDA, no more rows than this many logits or widths make: longer chunks would take memory and gain nothing.
+# On CUDA, no more rows than this many logits or widths make: longer chunks take memory and gain nothing.
 ENOUGH_LOGITS, ENOUGH_WIDTHS = 2**24, 4
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)

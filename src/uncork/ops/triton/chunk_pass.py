@@ -7,8 +7,10 @@ from torch import Tensor
 from uncork.ops import table
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
-from uncork.ops.triton import kernels, table_gradient
+from uncork.ops.triton import kernels, table_kernels
 from uncork.ops.triton.functions import INCREASING, KINDS
+from uncork.ops.triton.table_gradient import IntegerSums, Sums
+from uncork.ops.triton.window_sums import CountedSums, SharedSums, can_compile
 
 
 # Rows up to this many words are read from cache the second time: leaving their factor out gains nothing.
@@ -48,7 +50,7 @@ class TritonPass(AbstractPass):
             and (problem.latent_NKD.shape[1] > 1 or len(problem.weight_VD) > SHORT_ROW)
         )
         self.parameter, self.intervals, self.step = self.unused, 2, 1.0
-        self.sums: table_gradient.Sums | None = None
+        self.sums: Sums | None = None
         self.dscale: Tensor | None = None
         if form.kind == "scale":
             self.parameter = form.tensors[0].reshape(1).float()
@@ -59,21 +61,24 @@ class TritonPass(AbstractPass):
             self.step = table.step_of(form.tensors[0], form.constants[0])
             self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
-                self.sums = table_gradient.make_sums(problem, self.intervals, form.constants[0])
+                self.sums = make_sums(problem, self.intervals, form.constants[0])
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         tokens, components, words = logits_NKV.shape
         rows = tokens * components
         want_gradient = row_scale_N is not None
         dlogits_NKV = logits_NKV if not want_gradient else _narrow_view(logits_NKV, problem.latent_NKD.dtype)
-        shared = self.sums if self.sums is not None and self.sums.separate else None
-        stats = self.unused if shared is None else self.unused.new_empty(4 * rows)
+        way = None if self.sums is None or not want_gradient or not tokens else self.sums.way
         loss_N = self.unused.new_empty(tokens)
         dlog_prior_NK = self.unused.new_empty(tokens, components) if want_gradient else self.unused
         dscale_N = self.unused.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused
-        sums, unit = (self.unused, self.unused)
-        if self.sums is not None and want_gradient:
-            sums, unit = self.sums.begin(problem, logits_NKV, row_scale_N)
+        sums = unit = stats = self.unused
+        if way == "inside":
+            sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
+        elif way == "before":
+            stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
+        elif way == "after":
+            stats = self.unused.new_empty(4 * rows)
         fold = self.fold and want_gradient
         latent_NKD = problem.latent_NKD.contiguous()
         scaled_NKD = torch.empty_like(latent_NKD) if fold else None
@@ -117,9 +122,10 @@ class TritonPass(AbstractPass):
                 DENSE=problem.dense,
                 HAS_WEIGHT=weight is not None,
                 HAS_PRIOR=prior is not None,
-                WANT_GRADIENT=want_gradient and shared is None,
-                WANT_STATS=want_gradient and shared is not None,
-                WANT_SUMS=want_gradient and self.sums is not None and shared is None,
+                WANT_GRADIENT=want_gradient and way != "after",
+                WANT_STATS=way == "after",
+                WANT_SUMS=way == "inside",
+                STATS_GIVEN=way == "before",
                 FOLD=fold,
                 SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
                 BLOCK=block,
@@ -127,8 +133,8 @@ class TritonPass(AbstractPass):
             )
         if row_scale_N is None:
             return ChunkResult(loss_N)
-        if shared is not None and tokens:
-            shared.run(logits_NKV, dlogits_NKV, target, stats, self.parameter)
+        if way == "after":
+            self.sums.after(logits_NKV, dlogits_NKV, target, stats, self.parameter)
         if self.dscale is not None:
             self.dscale += dscale_N.sum(dtype=torch.float64)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, factor_NK, scaled_NKD)
@@ -137,6 +143,16 @@ class TritonPass(AbstractPass):
         if self.dscale is not None:
             return (self.dscale.clone().reshape(self.form.tensors[0].shape),)
         return () if self.sums is None else (self.sums.knot_gradient(),)
+
+
+def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
+    """The fast sums on a GPU, unless torch was asked for deterministic algorithms."""
+    device = problem.latent_NKD.device
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if device.type != "cuda" or deterministic or not can_compile(device.index):
+        return IntegerSums(intervals, bound, device)
+    counted = CountedSums.suits(problem, intervals, bound)
+    return (CountedSums if counted else SharedSums)(intervals, bound, device)
 
 
 def launch_shape(words: int) -> tuple[int, int]:
@@ -155,7 +171,7 @@ def scale_in_place(x: Tensor, factor: Tensor) -> Tensor:
 
 def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
     pairs = knot_values.new_empty(2 * intervals, dtype=torch.float32)
-    kernels.pairs_kernel[(triton.cdiv(intervals, 1024),)](
+    table_kernels.pairs_kernel[(triton.cdiv(intervals, 1024),)](
         knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
     )
     return pairs.view(torch.int64)

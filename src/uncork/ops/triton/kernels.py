@@ -56,14 +56,16 @@ def token_kernel(
     WANT_GRADIENT: tl.constexpr,
     WANT_STATS: tl.constexpr,
     WANT_SUMS: tl.constexpr,
+    STATS_GIVEN: tl.constexpr,
     FOLD: tl.constexpr,
     SQUARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs.
 
-    DENSE: the target is a row of weights over words, of one component. FOLD: leave each row's factor out of
-    dL/dz, and multiply it into the token's latent vectors instead.
+    DENSE: the target is a row of weights over words, of one component. STATS_GIVEN: the logsumexp of the one
+    component is known, its two parts in `stats`. FOLD: leave each row's factor out of dL/dz, and multiply it
+    into the token's latent vectors instead.
     """
     token = tl.program_id(0).to(tl.int64)
     if DENSE:
@@ -114,6 +116,8 @@ def token_kernel(
             z_word_K = tl.where(components == k, tl.sum(z_word, 0), z_word_K)
             along_K = tl.where(components == k, along, along_K)
             total_K = tl.where(components == k, total, total_K)
+        elif STATS_GIVEN:
+            top = tl.load(stats_ptr + token)
         else:
             for start in range(0, words, BLOCK):
                 offsets = start + tl.arange(0, BLOCK)
@@ -129,6 +133,8 @@ def token_kernel(
                 if DENSE:
                     mass += tl.sum(tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0), 0)
         rest = tl.log(total)
+        if STATS_GIVEN:
+            rest = tl.load(stats_ptr + rows + token)
         log_p = (f_word - top) - rest
         if HAS_PRIOR:
             log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
@@ -285,17 +291,6 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     beyond = (b_g * rest * unit).to(tl.int64)
     slot = intervals + 1 + (offset > 0).to(tl.int32)
     tl.atomic_add(sums_ptr + slot, beyond, mask=m_words & ((b_z < -bound) | (b_z > bound)) & (beyond != 0))
-
-
-@triton.jit
-def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
-    """(value, slope) of every interval in float32 from float64 knot values."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = index < intervals
-    left = tl.load(knot_ptr + index, mask=mask, other=0.0)
-    right = tl.load(knot_ptr + index + 1, mask=mask, other=0.0)
-    tl.store(pairs_ptr + 2 * index, left.to(tl.float32), mask=mask)
-    tl.store(pairs_ptr + 2 * index + 1, ((right - left) * per_step).to(tl.float32), mask=mask)
 
 
 @triton.jit

@@ -42,9 +42,10 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
 
 template <typename Out>
 __global__ void __launch_bounds__(THREADS, 1)
-table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense, const float *stats,
-               const float2 *pairs, const int *window, float *staging, float2 *spill, double *beyond, int rows,
-               int components, int words, int intervals, int width, int copies, int is_dense, double bound_) {
+table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense,
+               const float *stats, const float2 *pairs, const int *window, float *staging, float2 *spill, double *beyond, int rows,
+               int components, int words, int intervals, int width, int copies, int is_dense, int first_chunk,
+               double bound_) {
     extern __shared__ float held[];
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
@@ -110,7 +111,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     __syncthreads();
     float *total = staging + (long long)blockIdx.x * width;
     for (int i = threadIdx.x; i < width; i += THREADS) {
-        float sum = total[i];
+        float sum = first_chunk ? 0.0f : total[i];
         for (int copy = 0; copy < copies; copy++) sum += held[copy * width + i];
         total[i] = sum;
     }

@@ -1,0 +1,155 @@
+"""Triton kernels around the table of a learned function: building it, and turning sums into its gradient.
+
+Each would be a dozen small torch calls, which at small sizes cost more than the loss itself. Sums run in
+float64, a block of intervals per program: first the sum of each block, then the sums inside it from there on.
+A float64 argument comes as a float32 and what is left of it.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
+    """(value, slope) of every interval in float32 from float64 knot values."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < intervals
+    left = tl.load(knot_ptr + index, mask=mask, other=0.0)
+    right = tl.load(knot_ptr + index + 1, mask=mask, other=0.0)
+    tl.store(pairs_ptr + 2 * index, left.to(tl.float32), mask=mask)
+    tl.store(pairs_ptr + 2 * index + 1, ((right - left) * per_step).to(tl.float32), mask=mask)
+
+
+@triton.jit
+def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexpr, BLOCK: tl.constexpr):
+    """The first interval of a window of `width` around the mean logit of one row."""
+    total = 0.0
+    for start in range(0, words, BLOCK):
+        offsets = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(z_ptr + offsets, mask=offsets < words, other=0.0).to(tl.float32), 0)
+    middle = (total / words + bound) * (intervals / (2.0 * bound)) - 0.5 * width
+    room = (intervals - width).to(tl.float32)
+    middle = tl.where(middle > 0.0, middle, 0.0)  # NaN too
+    tl.store(window_ptr, tl.minimum(middle, room).to(tl.int32))
+
+
+@triton.jit
+def collect_kernel(
+    staging_ptr,
+    spill_ptr,
+    beyond_ptr,
+    window_ptr,
+    out_ptr,
+    width,
+    staging_stride,
+    intervals,
+    per_step,
+    blocks: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """dL/dF of every knot: the blocks' windows, what fell outside them, what lies beyond the table's ends.
+
+    PAIRS: the windows hold (left, right) sums of intervals, not sums of knots.
+    """
+    knot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m_left = knot < intervals
+    m_right = (knot >= 1) & (knot <= intervals)
+    total = tl.load(spill_ptr + 2 * knot, mask=m_left, other=0.0).to(tl.float64)
+    total += tl.load(spill_ptr + 2 * knot - 1, mask=m_right, other=0.0).to(tl.float64)
+    place = knot - tl.load(window_ptr)
+    for start in range(0, blocks, ROWS):
+        row = start + tl.arange(0, ROWS)
+        base = staging_ptr + row[:, None].to(tl.int64) * staging_stride
+        m_row = row[:, None] < blocks
+        if PAIRS:
+            left = m_row & ((place >= 0) & (place < width))[None, :]
+            right = m_row & ((place >= 1) & (place <= width))[None, :]
+            part = tl.load(base + 2 * place[None, :], mask=left, other=0.0).to(tl.float64)
+            part += tl.load(base + 2 * place[None, :] - 1, mask=right, other=0.0).to(tl.float64)
+        else:
+            inside = m_row & ((place >= 0) & (place < width))[None, :]
+            part = tl.load(base + place[None, :], mask=inside, other=0.0).to(tl.float64)
+        total += tl.sum(part, 0)
+    # What lies beyond an end acts through that end's slope, so on its last two knots.
+    below = tl.load(beyond_ptr) * per_step
+    above = tl.load(beyond_ptr + 1) * per_step
+    total += tl.where(knot == 1, below, 0.0) - tl.where(knot == 0, below, 0.0)
+    total += tl.where(knot == intervals, above, 0.0) - tl.where(knot == intervals - 1, above, 0.0)
+    tl.store(out_ptr + knot, total, mask=knot <= intervals)
+
+
+@triton.jit
+def wide(high, rest, like):
+    return (tl.zeros_like(like) + high) + rest
+
+
+@triton.jit
+def softplus(v):
+    return tl.maximum(v, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(v)))
+
+
+@triton.jit
+def rise_sums_kernel(v_ptr, sums_ptr, intervals, step, step_rest, BLOCK: tl.constexpr):
+    """The sum of each block of softplus(v) d."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(v_ptr + index, mask=index < intervals, other=0.0).to(tl.float64)
+    rise = tl.where(index < intervals, softplus(v) * wide(step, step_rest, v), 0.0)
+    tl.store(sums_ptr + tl.program_id(0), tl.sum(rise, 0))
+
+
+@triton.jit
+def knots_kernel(
+    v_ptr,
+    sums_ptr,
+    knot_ptr,
+    intervals,
+    step,
+    step_rest,
+    bound,
+    bound_rest,
+    BLOCK: tl.constexpr,
+    ALL: tl.constexpr,
+):
+    """F_0 = -T and F_{i+1} = F_i + softplus(v_i) d."""
+    program = tl.program_id(0)
+    index = program * BLOCK + tl.arange(0, BLOCK)
+    mask = index < intervals
+    others = tl.arange(0, ALL)
+    before = tl.sum(tl.load(sums_ptr + others, mask=others < program, other=0.0), 0)
+    v = tl.load(v_ptr + index, mask=mask, other=0.0).to(tl.float64)
+    rise = tl.where(mask, softplus(v) * wide(step, step_rest, v), 0.0)
+    left_end = -wide(bound, bound_rest, v)
+    tl.store(knot_ptr + index + 1, left_end + (before + tl.cumsum(rise, 0)), mask=mask)
+    tl.store(knot_ptr + index, left_end, mask=index == 0)
+
+
+@triton.jit
+def gradient_sums_kernel(dknot_ptr, sums_ptr, intervals, BLOCK: tl.constexpr):
+    """The sum of each block of dL/dF_1 .. dL/dF_k."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    part = tl.load(dknot_ptr + 1 + index, mask=index < intervals, other=0.0)
+    tl.store(sums_ptr + tl.program_id(0), tl.sum(part, 0))
+
+
+@triton.jit
+def slopes_gradient_kernel(
+    v_ptr, dknot_ptr, sums_ptr, dv_ptr, intervals, step, step_rest, BLOCK: tl.constexpr, ALL: tl.constexpr
+):
+    """dL/dv_i = sigmoid(v_i) d times the sum of dL/dF_j over j > i."""
+    program = tl.program_id(0)
+    index = program * BLOCK + tl.arange(0, BLOCK)
+    mask = index < intervals
+    others = tl.arange(0, ALL)
+    m_after = (others > program) & (others < tl.num_programs(0))
+    after = tl.sum(tl.load(sums_ptr + others, mask=m_after, other=0.0), 0)
+    part = tl.load(dknot_ptr + 1 + index, mask=mask, other=0.0)
+    # From the right: the sum of the block less what comes before, plus the entry itself.
+    above = after + tl.sum(part, 0) - tl.cumsum(part, 0) + part
+    v = tl.load(v_ptr + index, mask=mask, other=0.0).to(tl.float64)
+    e = tl.exp(-tl.abs(v))
+    sigmoid = tl.where(v > 0, 1.0, e) / (1.0 + e)
+    tl.store(
+        dv_ptr + index, (sigmoid * wide(step, step_rest, v) * above).to(dv_ptr.dtype.element_ty), mask=mask
+    )

@@ -1,0 +1,180 @@
+"""Sums per knot of a table function with a window of the table in each block's shared memory.
+
+Two CUDA kernels, compiled at first use by the NVRTC that comes with torch: `CountedSums` for long rows and
+narrow intervals, `SharedSums` for everything else. Their sources say how they work.
+"""
+
+import functools
+import warnings
+from pathlib import Path
+
+import torch
+import triton
+from torch import Tensor
+
+from uncork.ops.problem import Problem
+from uncork.ops.triton import table_kernels
+from uncork.ops.triton.table_gradient import Sums
+
+
+SOURCES = Path(__file__).parent
+OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
+# Knots in shared memory at the most: what it does not take is cache for the table itself.
+WINDOW = 32_768
+# Threads of a counting block, the intervals each keeps the sums of, and the logits it has on the way.
+THREADS, OWN, EACH = 512, 32, 8
+# Counting rows costs a pass over the window for each: worth it for rows of this many words.
+LONG_ROW = 32_768
+# The widest interval in which f is as good as linear under the exponential.
+NARROW = 2e-3
+
+
+class WindowSums(Sums):
+    """What the two ways share: the window, sums outside it, and the blocks' sums on their way to the end."""
+
+    staged_pairs: bool  # whether blocks stage (left, right) sums of intervals or sums of knots
+
+    def __init__(self, intervals: int, bound: float, width: int, device: torch.device) -> None:
+        super().__init__(intervals, bound)
+        self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
+        self.width = width
+        outside = torch.zeros(2 * intervals + 4, device=device)  # one fill for both
+        self.spill, self.beyond = outside[:-4], outside[-4:].view(torch.float64)
+        self.staging: Tensor | None = None
+        self.window = torch.empty(1, dtype=torch.int32, device=device)
+
+    def _start(self, logits_NKV: Tensor) -> bool:
+        """Whether this is the first chunk; on it, choose the window, which must be the same for all."""
+        if self.staging is not None:
+            return False
+        rows, words = logits_NKV.shape[0] * logits_NKV.shape[1], logits_NKV.shape[2]
+        self.blocks = min(self.blocks, rows)
+        per_block = self.width * (2 if self.staged_pairs else 1)
+        self.staging = torch.empty(self.blocks, per_block, device=logits_NKV.device)
+        span = self.width if self.staged_pairs else self.width - 1
+        table_kernels.window_kernel[(1,)](
+            logits_NKV,
+            self.window,
+            self.intervals,
+            min(span, self.intervals),
+            self.bound,
+            words=words,
+            BLOCK=4096,
+        )
+        return True
+
+    def knot_gradient(self) -> Tensor:
+        knots = torch.empty(self.intervals + 1, dtype=torch.float64, device=self.spill.device)
+        staging = self.spill if self.staging is None else self.staging
+        table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 256),)](
+            staging, self.spill, self.beyond, self.window, knots,
+            self.width, staging.stride(0), self.intervals, self.intervals / (2.0 * self.bound),
+            blocks=0 if self.staging is None else self.blocks, PAIRS=self.staged_pairs, ROWS=16, BLOCK=256,
+        )  # fmt: skip
+        return knots
+
+
+class SharedSums(WindowSums):
+    """Float sums of a window of knots; see table_gradient.cu."""
+
+    way = "after"
+    staged_pairs = False
+
+    def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
+        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 4
+        room = min(WINDOW, room)
+        super().__init__(intervals, bound, min(intervals + 1, room), device)
+        self.copies = min(32, room // self.width)
+
+    def after(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+        first = self._start(logits)
+        tokens, components, words = logits.shape
+        shared = 4 * self.width * self.copies
+        tiles = -(-words // 8192)
+        each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
+        kernel = _gradient_kernel(dlogits.dtype, each, shared, logits.device.index)
+        kernel(
+            (min(self.blocks, tokens * components), 1, 1),
+            (1024, 1, 1),
+            [
+                logits, dlogits, logits.stride(1), dlogits.stride(1), target, target, stats, pairs,
+                self.window, self.staging, self.spill, self.beyond, tokens * components, components,
+                words, self.intervals, self.width, self.copies, int(target.is_floating_point()), int(first),
+                float(self.bound),
+            ],
+            shared_mem=shared,
+        )  # fmt: skip
+
+
+class CountedSums(WindowSums):
+    """Integer counts of a row's logits in a window of intervals; see table_counts.cu."""
+
+    way = "before"
+    staged_pairs = True
+
+    def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
+        super().__init__(intervals, bound, THREADS * OWN, device)
+
+    @staticmethod
+    def suits(problem: Problem, intervals: int, bound: float) -> bool:
+        """Whether rows are long and intervals narrow enough, and targets plain words."""
+        return (
+            problem.one_word
+            and problem.latent_NKD.shape[1] == 1
+            and len(problem.weight_VD) >= LONG_ROW
+            and 2.0 * bound / intervals <= NARROW
+            and intervals < 2**23
+            and abs(problem.ignore_index) < 2**31
+        )
+
+    def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
+        first = self._start(logits_NKV)
+        tokens, _, words = logits_NKV.shape
+        weight = problem.class_weight_V
+        stats = pairs.new_empty(2 * tokens, dtype=torch.float32)
+        shared = 8 * THREADS * OWN
+        _count_kernel(shared, logits_NKV.device.index)(
+            (min(self.blocks, tokens), 1, 1),
+            (THREADS, 1, 1),
+            [
+                logits_NKV, logits_NKV.stride(1), problem.target.contiguous(),
+                stats if weight is None else weight.float().contiguous(), int(weight is not None),
+                row_scale_N, row_scale_N.stride(0), pairs, self.window, stats, self.staging, self.spill,
+                self.beyond, tokens, words, self.intervals, int(first), problem.ignore_index,
+                float(problem.z_loss), float(self.bound),
+            ],
+            shared_mem=shared,
+        )  # fmt: skip
+        return stats
+
+
+@functools.cache
+def can_compile(device: int) -> bool:
+    """Whether torch's run-time compiler works here; where it does not, the integer sums take over."""
+    try:
+        _gradient_kernel(torch.float32, 1, 1024, device)
+    except (AttributeError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(f"the fast sums of a learned function cannot be compiled here: {reason}", stacklevel=2)
+        return False
+    return True
+
+
+@functools.cache
+def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
+    return _compiled("table_gradient", f"<{OUTPUTS[dtype]}>", {"EACH": each}, shared_bytes, device)
+
+
+@functools.cache
+def _count_kernel(shared_bytes: int, device: int):
+    options = {"THREADS": THREADS, "OWN": OWN, "EACH": EACH}
+    return _compiled("table_counts", "", options, shared_bytes, device)
+
+
+def _compiled(name: str, arguments: str, macros: dict[str, int], shared_bytes: int, device: int):
+    source = (SOURCES / f"{name}.cu").read_text()
+    options = ["-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())]
+    with torch.cuda.device(device):
+        kernel = torch.cuda._compile_kernel(source, name + arguments, nvcc_options=options)
+        kernel.set_shared_memory_config(shared_bytes)
+    return kernel
