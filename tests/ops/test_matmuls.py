@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import uncork
-from tests.helpers import CHUNKED_TORCH, make_case, our_loss, over_fused
+from tests.helpers import CHUNKED_TORCH, make_case, our_loss, over_fused, reads_values
 from uncork.ops import matmul
 
 
@@ -104,6 +104,7 @@ def test_a_second_backward_pays_again(backend, counter):
     assert counter.products == 6
 
 
+@reads_values
 @over_fused
 def test_rejected_targets_cost_nothing(backend, counter):
     case = case_of()
