@@ -26,10 +26,11 @@ demo: $(STAMP)  ## theory checks, a small synthetic grid, a report: two to three
 	$(BIN)/python -m uncork demo
 
 # One thread per worker: two workers that each start a thread per core slow each other down.
-# The GPU kernels come first, in Triton's interpreter, which must be chosen before Triton is imported.
+# The GPU kernels come first, in Triton's interpreter, which must be chosen before Triton is imported: every test
+# that runs over backends runs over them too.
 test: $(STAMP)  ## run the test suite
 	@if $(BIN)/python -c 'import triton' 2>/dev/null; then \
-	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q tests/ops/test_triton.py; \
+	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -k triton tests/ops tests/heads tests/functions; \
 	else echo "Triton is not installed: the GPU kernels are not tested."; fi
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 

@@ -1,13 +1,12 @@
 """What the battery runs over, and the yardstick it measures with.
 
-A new backend, function or head joins every test by being listed here. The yardstick is a naive loss in plain
-autograd, written without anything from `uncork.ops`; in float64 it is the truth, in float32 or bfloat16 it is
-what torch itself would reach.
+A new function or head joins every test by being listed here, a new backend in `backends.py`. The yardstick
+is a naive loss in plain autograd, written without anything from `uncork.ops`; in float64 it is the truth, in
+float32 or bfloat16 it is what torch itself would reach.
 """
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,20 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot, softplus
 
 import uncork
+from tests.backends import (
+    ALL_BACKENDS as ALL_BACKENDS,
+    CHUNKED as CHUNKED,
+    CHUNKED_TORCH as CHUNKED_TORCH,
+    DEVICE as DEVICE,
+    ORDER as ORDER,
+    REFERENCE as REFERENCE,
+    TRITON as TRITON,
+    Backend as Backend,
+    over_backends as over_backends,
+    over_fused as over_fused,
+    reads_values as reads_values,
+)
 from uncork import functions, heads
-from uncork.ops import cpu_pass
 
 
 # Functions ------------------------------------------------------------------------------------------
@@ -57,11 +68,13 @@ ALL_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
 }
 LEARNABLE = [name for name, make in ALL_FUNCTIONS.items() if any(True for _ in make().parameters())]
 TABULATED = ["network", "network_skip", "tabulated"]
+over_functions = pytest.mark.parametrize("function", ALL_FUNCTIONS)
 
 
 def naive_table(x: Tensor, value: Tensor, slope: Tensor, bound: float) -> Tensor:
-    """F_i + s_i (x - l_i) by two gathers: the formula of the paper."""
+    """F_i + s_i (x - l_i) by two gathers: the formula of the paper. Less than float32 cannot count knots."""
     knots = slope.numel()
+    x, value, slope = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, value, slope))
     step = 2 * bound / knots
     index = ((x + bound) / step).floor().clamp(0, knots - 1).nan_to_num(0).long()
     return value[index] + slope[index] * (x - (index.to(x.dtype) - knots / 2) * step)
@@ -78,7 +91,8 @@ def naive_interpolant(x: Tensor, f: Callable[[Tensor], Tensor], knots: int, boun
     at = torch.linspace(-bound, bound, knots + 1, dtype=torch.float64, device=x.device)
     value = f(at)
     slope = value.diff() * (knots / (2 * bound))
-    return naive_table(x, value[:-1].to(x.dtype), slope.to(x.dtype), bound)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return naive_table(x, value[:-1].to(dtype), slope.to(dtype), bound)
 
 
 def naive_network(x: Tensor, net: functions.MonotoneNetwork) -> Tensor:
@@ -87,29 +101,37 @@ def naive_network(x: Tensor, net: functions.MonotoneNetwork) -> Tensor:
     return f if net.raw_a is None else f + softplus(net.raw_a).to(x.dtype) * x
 
 
-def naive_function(function: nn.Module | None, z: Tensor, exact: bool) -> Tensor:
-    """f(z) in plain torch. `exact`: the smooth function itself where the fused losses tabulate it."""
-    match function:
+def as_read(function: nn.Module | None, backend: Backend) -> nn.Module | None:
+    """The function this backend evaluates: of a smooth one it may read a table."""
+    network = isinstance(function, functions.MonotoneNetwork)
+    if network and function.tabulate and not backend.exact:
+        return functions.Tabulated(function, function.knots, function.bound)
+    strange = function is not None and (network or not isinstance(function, functions.AbstractMonotone))
+    # Of a module that did not ask for a table it is the default one.
+    return functions.Tabulated(function) if strange and backend.tabulates else function
+
+
+def naive_function(function: nn.Module | None, z: Tensor, backend: Backend = REFERENCE) -> Tensor:
+    """f(z) in plain torch, of the function this backend evaluates."""
+    match as_read(function, backend):
         case None | functions.Identity():
             return z
-        case functions.Scale():
-            return z * softplus(function.v)
+        case functions.Scale() as f:
+            return z * softplus(f.v)
         case functions.SigSoftmax():
             return 2 * z - torch.logaddexp(z, torch.zeros_like(z))
         case functions.GeneralizedSigSoftmax(shift=c, steepness=k):
             return k * (z - c) + c - (k - 1) * torch.logaddexp(z - c, torch.zeros_like(z))
         case functions.SoftCap(cap=cap):
             return cap * torch.tanh(z / cap)
-        case functions.PLIF():
-            return naive_plif(z, function.v.to(z.dtype), function.bound)
-        case functions.MonotoneNetwork() if function.tabulate and not exact:
-            smooth = lambda x: naive_network(x, function)
-            return naive_interpolant(z, smooth, function.knots, function.bound)
-        case functions.MonotoneNetwork():
-            return naive_network(z, function)
-        case functions.Tabulated():
-            return naive_interpolant(z, function.function, function.knots, function.bound)
-    return function(z)
+        case functions.PLIF() as f:
+            return naive_plif(z, f.v.to(torch.promote_types(z.dtype, torch.float32)), f.bound)
+        case functions.MonotoneNetwork() as f:
+            return naive_network(z, f)
+        case functions.Tabulated(function=smooth, knots=knots, bound=bound):
+            return naive_interpolant(z, lambda x: naive_function(smooth, x), knots, bound)
+        case f:
+            return f(z)
 
 
 # Losses ---------------------------------------------------------------------------------------------
@@ -137,17 +159,17 @@ class Case:
         return found
 
     def to(self, dtype: torch.dtype, function_dtype: torch.dtype | None = None) -> "Case":
-        """A copy with leaves of its own in `dtype`."""
-        cast = lambda t: None if t is None else t.detach().to(dtype).requires_grad_(t.requires_grad)
+        """A copy with leaves of its own in `dtype`, on the device under test."""
+        cast = lambda t: None if t is None else t.detach().to(DEVICE, dtype).requires_grad_(t.requires_grad)
         return Case(
             input=cast(self.input),
             weight=cast(self.weight),
-            target=self.target.to(dtype) if self.target.is_floating_point() else self.target,
+            target=self.target.to(DEVICE, dtype if self.target.is_floating_point() else None),
             bias=cast(self.bias),
             log_prior=cast(self.log_prior),
-            function=self.function and copy.deepcopy(self.function).to(function_dtype or dtype),
-            options={k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in self.options.items()},
-            upstream=self.upstream,
+            function=self.function and copy.deepcopy(self.function).to(DEVICE, function_dtype or dtype),
+            options={k: v.to(DEVICE, dtype) if isinstance(v, Tensor) else v for k, v in self.options.items()},
+            upstream=None if self.upstream is None else self.upstream.to(DEVICE),
         )
 
 
@@ -195,9 +217,9 @@ def make_case(
     return case.to(dtype, torch.float32 if dtype.itemsize < 4 else dtype)
 
 
-def naive_scores(case: Case, exact: bool) -> Tensor:
+def naive_scores(case: Case, backend: Backend = REFERENCE) -> Tensor:
     """f(W h + b), in float32 at least: F.cross_entropy widens inside too."""
-    scores = naive_function(case.function, linear(case.input, case.weight, case.bias), exact)
+    scores = naive_function(case.function, linear(case.input, case.weight, case.bias), backend)
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
@@ -247,66 +269,29 @@ def gradients(loss: Tensor, case: Case) -> dict[str, Tensor]:
     return {"loss": loss.detach()} | dict(zip(leaves, grads, strict=True))
 
 
-def truth(case: Case, exact: bool = True) -> dict[str, Tensor]:
+def truth(case: Case, backend: Backend = REFERENCE) -> dict[str, Tensor]:
     """Loss and gradients of the same numbers in float64, by the naive formula."""
-    return naive(case.to(torch.float64), exact)
+    return naive(case.to(torch.float64), backend)
 
 
-def naive(case: Case, exact: bool = True) -> dict[str, Tensor]:
+def naive(case: Case, backend: Backend = REFERENCE) -> dict[str, Tensor]:
     """Loss and gradients as torch reaches them in the case's own dtype."""
-    return gradients(naive_loss(case, naive_scores(case, exact)), case)
+    return gradients(naive_loss(case, naive_scores(case, backend)), case)
 
 
-def gradient_mass(case: Case, exact: bool) -> float:
+def gradient_mass(case: Case, backend: Backend) -> float:
     """sum |dL/df(z)| max(1, |f(z)|): what the terms of a function's gradient add up to before they cancel."""
     wide = case.to(torch.float64)
-    scores = naive_scores(wide, exact).detach().requires_grad_()
+    scores = naive_scores(wide, backend).detach().requires_grad_()
     loss = naive_loss(wide, scores)
     upstream = torch.ones_like(loss) if case.upstream is None else case.upstream.to(loss.dtype)
     (g,) = torch.autograd.grad(loss, scores, upstream)
     return (g.abs() * scores.abs().clamp(min=1)).sum().item()
 
 
-def ours(case: Case, backend: "Backend") -> dict[str, Tensor]:
+def ours(case: Case, backend: Backend) -> dict[str, Tensor]:
     with backend.on():
         return gradients(our_loss(case, backend.name), case)
-
-
-# Backends -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One way to compute a loss: the name the ops take, and what must hold around the call."""
-
-    id: str
-    name: str
-    around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    exact: bool = False  # evaluates a smooth function itself, never its table
-    missing: str = ""  # why it cannot run here
-    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-    @contextlib.contextmanager
-    def on(self, chunk: int = 300) -> Iterator[None]:
-        """Ready to run, with a byte budget small enough for several chunks at the sizes used here."""
-        if self.missing:
-            pytest.skip(self.missing)
-        with self.around(), uncork.chunk_bytes(chunk):
-            yield
-
-
-REFERENCE = Backend("reference", "reference", exact=True)
-CHUNKED = Backend("chunked", "chunked")
-CHUNKED_TORCH = Backend("chunked_torch", "chunked", around=cpu_pass.disabled)
-# Not in the list below: the interpreter is slow, so `test_triton.py` picks what a kernel can get wrong.
-TRITON = Backend("triton", "triton")
-ALL_BACKENDS = [REFERENCE, CHUNKED, CHUNKED_TORCH]
-
-over_backends = pytest.mark.parametrize("backend", ALL_BACKENDS, ids=lambda b: b.id)
-over_fused = pytest.mark.parametrize(
-    "backend", [b for b in ALL_BACKENDS if b is not REFERENCE], ids=lambda b: b.id
-)
-over_functions = pytest.mark.parametrize("function", ALL_FUNCTIONS)
 
 
 # Heads ----------------------------------------------------------------------------------------------
@@ -349,24 +334,47 @@ def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], rtol: float
 
 
 def assert_as_accurate_as_torch(
-    case: Case, backend: Backend, factor: float = 2.0, steps: float = 2.0, chunk: int = 300
+    case: Case | Sequence[Case], backend: Backend, factor: float = 2.0, steps: float = 2.0, chunk: int = 300
 ) -> None:
     """err(ours, float64) <= factor * err(torch in the same dtype, float64) + two rounding steps.
 
-    Errors are root mean squares, for the loss and for every gradient. The last term is there because torch
-    may hit a number exactly by luck. A rounding step is eps of the result's dtype times its size; the
-    gradient of a function's parameter is a sum over all logits that may cancel to nothing, so there the size
-    of the terms counts.
+    Errors are root mean squares, for the loss and for every gradient; over all cases, if there are several.
     """
-    exact = backend.exact
-    right, torchs, mass = truth(case, exact), naive(case, exact), gradient_mass(case, exact)
-    with backend.on(chunk):
-        found = gradients(our_loss(case, backend.name), case)
-    for name, value in right.items():
-        assert torch.isfinite(found[name]).all(), name
-        error, allowed = rms(found[name] - value), rms(torchs[name] - value)
-        size = rms(value) + (mass / value.numel() if name.startswith("function.") else 0.0)
-        step = torch.finfo(found[name].dtype).eps * size
+    cases = [case] if isinstance(case, Case) else case
+    results = []
+    for one in cases:
+        with backend.on(chunk):
+            found = gradients(our_loss(one, backend.name), one)
+        mass = gradient_mass(one, backend)
+        results.append(Judged(found, naive(one, backend), truth(one, backend), mass))
+    assert_no_worse(results, factor, steps)
+
+
+@dataclass
+class Judged:
+    """What we found, what torch found in the same dtype, and what is right, by name."""
+
+    found: dict[str, Tensor]
+    torchs: dict[str, Tensor]
+    right: dict[str, Tensor]
+    mass: float  # see `gradient_mass`
+
+
+def assert_no_worse(results: Sequence[Judged], factor: float = 2.0, steps: float = 2.0) -> None:
+    """Our error is at most `factor` times torch's own plus `steps` rounding steps.
+
+    The last term is there because torch may hit a number exactly by luck. A rounding step is eps of the
+    result's dtype times its size; the gradient of a function's parameter is a sum over all logits that may
+    cancel to nothing, so there the size of the terms counts.
+    """
+    mean = lambda squares: (sum(x * x for x in squares) / len(results)) ** 0.5
+    for name in results[0].right:
+        assert all(torch.isfinite(r.found[name]).all() for r in results), name
+        error = mean([rms(r.found[name] - r.right[name]) for r in results])
+        allowed = mean([rms(r.torchs[name] - r.right[name]) for r in results])
+        spread = lambda r, name=name: r.mass / r.right[name].numel() if name.startswith("function.") else 0.0
+        size = mean([rms(r.right[name]) + spread(r) for r in results])
+        step = torch.finfo(results[0].found[name].dtype).eps * size
         assert error <= factor * allowed + steps * step, (
             f"{name}: error {error:.3g}, torch's own {allowed:.3g}, one rounding step {step:.3g}"
         )

@@ -55,6 +55,12 @@ def test_more_knots_than_float32_can_count():
         functions.PLIF(2**23 + 1)
 
 
+def test_a_table_of_what_is_not_elementwise():
+    table = functions.Tabulated(torch.nn.Unflatten(0, (1, -1)), knots=10)
+    with pytest.raises(ValueError, match=r"`function` must be elementwise.*\(11,\).*returned \(1, 11\)"):
+        table(torch.zeros(3))
+
+
 @pytest.mark.parametrize("kind", [functions.AbstractMonotone])
 def test_abstract(kind):
     with pytest.raises(TypeError, match="abstract"):

@@ -1,11 +1,13 @@
 """What every head is: one distribution, the same for scores, log-probabilities, losses and predictions."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 import uncork
-from tests.helpers import ALL_HEADS, over_backends, over_heads
+from tests.helpers import ALL_HEADS, DEVICE, Judged, as_read, assert_no_worse, over_backends, over_heads
 from uncork.functions import PLIF, Identity, Scale, SoftCap
 from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 
@@ -19,14 +21,26 @@ def _seed():
 
 
 def make(name, dtype=torch.float64):
-    head = ALL_HEADS[name](D, V).to(dtype)
+    head = ALL_HEADS[name](D, V).to(DEVICE, dtype)
     with torch.no_grad():
         head.weight.mul_(4.0)  # spread the logits
     return head
 
 
 def hidden_of(shape, dtype=torch.float64):
-    return torch.randn(*shape, D, dtype=dtype)
+    return torch.randn(*shape, D, dtype=dtype).to(DEVICE)
+
+
+def targets_of(shape):
+    return torch.randint(0, V, shape).to(DEVICE)
+
+
+def read_by(head, backend):
+    """A copy of the head with the function this backend evaluates: of a smooth one it may be a table."""
+    copied = copy.deepcopy(head)
+    if getattr(copied, "function", None) is not None:
+        copied.function = as_read(copied.function, backend)
+    return copied
 
 
 over_shapes = pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)], ids=str)
@@ -39,7 +53,7 @@ def test_probabilities_sum_to_one(name, shape):
     log_p = head.log_prob(hidden)
     assert log_p.shape == (*shape, V)
     torch.testing.assert_close(
-        log_p.exp().sum(-1), torch.ones(shape, dtype=torch.float64), rtol=1e-12, atol=1e-12
+        log_p.exp().sum(-1), torch.ones(shape, dtype=torch.float64, device=DEVICE), rtol=1e-12, atol=1e-12
     )
 
 
@@ -53,16 +67,40 @@ def test_scores_are_logits_of_the_distribution(name, shape):
 @over_backends
 @over_heads
 def test_loss_is_minus_log_prob(name, backend):
-    head, hidden = make(name), hidden_of((2, 7))
-    if name == "network":
-        head.function.tabulate = False  # the table's error has tests of its own
-    target = torch.randint(0, V, (2, 7))
-    log_p = head.log_prob(hidden).gather(-1, target[..., None])[..., 0]
+    head, hidden, target = make(name), hidden_of((2, 7)), targets_of((2, 7))
+    log_p = read_by(head, backend).log_prob(hidden).gather(-1, target[..., None])[..., 0]
     with backend.on():
         losses = {r: head(hidden, target, reduction=r, backend=backend.name) for r in ("none", "sum", "mean")}
     torch.testing.assert_close(losses["none"], -log_p, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(losses["sum"], -log_p.sum(), rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(losses["mean"], -log_p.mean(), rtol=1e-11, atol=1e-11)
+
+
+def gradients_of(loss, head, hidden):
+    """The loss and the gradients of the hidden states and of every parameter, by name."""
+    names = [name.replace("function.function.", "function.") for name, _ in head.named_parameters()]
+    grads = torch.autograd.grad(loss, [hidden, *head.parameters()])
+    return dict(zip(["loss", "hidden", *names], [loss.detach(), *grads], strict=True))
+
+
+@over_backends
+@over_heads
+def test_as_accurate_as_torch(name, backend):
+    """float32, where the kernels are: loss and every gradient against float64, no worse than torch's own."""
+    head, hidden = make(name, torch.float32), hidden_of((3, 7), torch.float32).requires_grad_()
+    target = targets_of((3, 7))
+    with backend.on():
+        found = gradients_of(head(hidden, target, backend=backend.name), head, hidden)
+
+    def by_torch(dtype):
+        copied, states = read_by(head, backend).to(dtype), hidden.detach().to(dtype).requires_grad_()
+        scores = copied(states)
+        loss = cross_entropy(scores.flatten(0, 1), target.flatten())
+        (g,) = torch.autograd.grad(loss, scores, retain_graph=True)
+        return gradients_of(loss, copied, states), (g.abs() * scores.abs().clamp(min=1)).sum().item()
+
+    right, mass = by_torch(torch.float64)
+    assert_no_worse([Judged(found, by_torch(torch.float32)[0], right, mass)])
 
 
 @over_heads

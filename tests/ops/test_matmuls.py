@@ -5,12 +5,11 @@ import torch
 from torch import Tensor
 
 import uncork
-from tests.helpers import CHUNKED, CHUNKED_TORCH, make_case, our_loss
+from tests.helpers import CHUNKED_TORCH, make_case, our_loss, over_fused, reads_values
 from uncork.ops import matmul
 
 
 N, D, V = 12, 6, 20
-FUSED = pytest.mark.parametrize("backend", [CHUNKED, CHUNKED_TORCH], ids=lambda b: b.id)
 
 
 class Counter:
@@ -60,12 +59,12 @@ def case_of(function="plif7", wanted=("input", "weight"), **options):
 
 @pytest.mark.parametrize("function", [None, "scale", "softcap", "plif7", "users_own"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@FUSED
+@over_fused
 def test_three_in_training(backend, reduction, function, counter):
     assert counted(case_of(function, reduction=reduction), backend, counter) == (3, 0)
 
 
-@FUSED
+@over_fused
 def test_one_when_no_gradient_is_wanted(backend, counter):
     with torch.no_grad():
         assert counted(case_of(), backend, counter) == (1, 0)
@@ -76,25 +75,25 @@ def test_one_when_no_gradient_is_wanted(backend, counter):
 
 
 @pytest.mark.parametrize("wanted, products", [(("input",), 2), (("weight",), 2), ((), 1)], ids=str)
-@FUSED
+@over_fused
 def test_two_when_one_side_is_frozen(backend, wanted, products, counter):
     """The bias and the function's parameters need no product of their own."""
     assert counted(case_of(wanted=wanted), backend, counter) == (products, 0)
 
 
-@FUSED
+@over_fused
 def test_four_for_losses_per_token(backend, counter):
     """Their upstream gradients are not known before the backward pass: one product is done again."""
     assert counted(case_of(reduction="none"), backend, counter) == (1, 3)
 
 
-@FUSED
+@over_fused
 def test_three_per_component(backend, counter):
     case = case_of(components=4)
     assert counted(case, backend, counter) == (12, 0)
 
 
-@FUSED
+@over_fused
 def test_a_second_backward_pays_again(backend, counter):
     case = case_of()
     with backend.on():
@@ -105,7 +104,8 @@ def test_a_second_backward_pays_again(backend, counter):
     assert counter.products == 6
 
 
-@FUSED
+@reads_values
+@over_fused
 def test_rejected_targets_cost_nothing(backend, counter):
     case = case_of()
     case.target = case.target + V
@@ -114,7 +114,7 @@ def test_rejected_targets_cost_nothing(backend, counter):
     assert counter.work == 0
 
 
-@FUSED
+@over_fused
 def test_no_graph_for_a_users_module_without_gradients(backend, counter):
     """Evaluation must not keep what only a backward pass would read."""
     seen = []

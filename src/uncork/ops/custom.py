@@ -208,14 +208,15 @@ def scaled_in_place(given: list[Tensor], upstream: Tensor) -> list[Tensor]:
     """Every gradient times the upstream one; free, or nearly, when that is 1."""
     real = type(upstream) is Tensor and not torch.compiler.is_compiling()
     if not real:  # a tracer would see a result of the forward pass change
-        return [g * upstream.to(g.dtype) if g.numel() else g for g in given]
+        return [(g * upstream).to(g.dtype) if g.numel() else g for g in given]
     if upstream.device.type == "cpu" and upstream.item() == 1.0:
         return given
     if real and upstream.device.type == "cuda" and not triton.available(upstream.device):
         from uncork.ops.triton.chunk_pass import scale_in_place
 
         return [scale_in_place(g, upstream) for g in given]
-    return [g.mul_(upstream.to(g.dtype)) if g.numel() else g for g in given]
+    # As a number without dimensions the upstream gradient is not rounded to the dtype of a low gradient.
+    return [g.mul_(upstream) if g.numel() else g for g in given]
 
 
 def refuse_double_backward(upstream: Tensor) -> None:

@@ -97,7 +97,7 @@ def value(form: Pointwise, z: Tensor) -> Tensor:
             return table.piecewise_linear(z, form.tensors[0], form.constants[0])
         case "callable":
             assert form.call is not None
-            return _elementwise(form.call(z), z)
+            return table.elementwise(form.call(z), z)
     raise AssertionError(f"unknown kind {form.kind!r}")
 
 
@@ -132,16 +132,6 @@ def value_and_vjp(
     raise AssertionError(f"unknown kind {form.kind!r}")
 
 
-def _elementwise(f: Any, z: Tensor) -> Tensor:
-    """What a stranger's module returned, if it is one value for each logit."""
-    if not isinstance(f, Tensor) or f.shape != z.shape:
-        came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
-        raise ValueError(
-            f"`function` must be elementwise: for logits of shape {tuple(z.shape)} it returned {came}."
-        )
-    return f
-
-
 def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
     bound = form.constants[0]
     values, slopes = table.values_and_slopes(form.tensors[0], bound, z.dtype)
@@ -166,7 +156,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
         with autocast.off(z.device.type):
-            f = _elementwise(call(leaf), z)
+            f = table.elementwise(call(leaf), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g.to(f.dtype), allow_unused=True)

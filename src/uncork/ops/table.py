@@ -11,6 +11,7 @@ G_i = sum g and X_i = sum g (x - l_i). They give dL/dF_i = G_i - X_i/d + X_{i-1}
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +146,18 @@ def tabulate(
     Against a smooth f the interpolant is off by at most d^2/8 max|f''| in value and d/2 max|f''| in slope,
     inside the bound.
     """
-    return function(knots_of(intervals, bound, device)).double()
+    knots = knots_of(intervals, bound, device)
+    return elementwise(function(knots), knots).double()
+
+
+def elementwise(f: Any, z: Tensor) -> Tensor:
+    """What a stranger's module returned, if it is one value for each logit."""
+    if not isinstance(f, Tensor) or f.shape != z.shape:
+        came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(
+            f"`function` must be elementwise: for logits of shape {tuple(z.shape)} it returned {came}."
+        )
+    return f
 
 
 def tabulate_module(module: nn.Module, intervals: int, bound: float, device: torch.device) -> Tensor:

@@ -155,7 +155,8 @@ def token_kernel(
             along_target += tl.sum(tl.where(b_t > 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
         joint_K = tl.zeros([K_BLOCK], tl.float32) + along_target
     top = tl.max(joint_K, 0)
-    log_p = top + tl.log(tl.sum(tl.exp(joint_K - top), 0))
+    total = tl.sum(tl.exp(joint_K - top), 0)
+    log_p = top + tl.log(total)
     lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
     loss = tl.where(valid, z_loss * squares - weight * log_p, 0.0)
@@ -165,7 +166,8 @@ def token_kernel(
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         # 1/0 when every token is ignored: nothing must come of it.
         scale = tl.where(valid, scale, 0.0)
-        share_K = scale * weight * tl.exp(joint_K - log_p)
+        # Not exp(joint - log_p): log_p of a hopeless word is large, and its rounding would not cancel.
+        share_K = scale * weight * tl.exp(joint_K - top) / total
         factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
         tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
