@@ -4,7 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,16 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def folding() -> Iterator[None]:
+    """The kernels with rows of any length folded."""
+    from uncork.ops.triton import chunk_pass
+
+    with as_on_a_gpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_pass, "SHORT_ROW", 0)
+        yield
+
+
 def _rounding(convert: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def call(data: np.ndarray, source: Any, result: Any, mode: Any) -> np.ndarray:
         if str(source) == "fp32" and str(result) == "bf16":
@@ -75,7 +85,9 @@ TRITON = Backend(
     "triton", "triton", around=as_on_a_gpu, tabulates=True, narrow=True, slow=DEVICE.type == "cpu",
     missing=triton.available(DEVICE),
 )  # fmt: skip
-ALL_BACKENDS = [b for b in (REFERENCE, CHUNKED, CHUNKED_TORCH, TRITON) if not b.missing]
+# Rows as short as those of the battery are folded only when told to: see `uncork.ops.triton.row_kernels`.
+TRITON_FOLDED = replace(TRITON, id="triton_folded", around=folding)
+ALL_BACKENDS = [b for b in (REFERENCE, CHUNKED, CHUNKED_TORCH, TRITON, TRITON_FOLDED) if not b.missing]
 
 over_backends = pytest.mark.parametrize("backend", ALL_BACKENDS, ids=lambda b: b.id)
 over_fused = pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.helpers import (
 )
 from uncork.functions import PLIF, Scale
 from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
-from uncork.ops.triton import table_gradient
+from uncork.ops.triton import nvrtc
 
 
 # A tracer, and a stream that is being captured, must see torch's own allocation functions.
@@ -282,14 +282,14 @@ def test_without_a_runtime_compiler(function, components, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no NVRTC")
 
-    monkeypatch.setattr(table_gradient, "_compiled", refuse)
-    table_gradient._can_compile.cache_clear()
+    monkeypatch.setattr(nvrtc, "compiled", refuse)
+    nvrtc.can_compile.cache_clear()
     try:
         with pytest.warns(UserWarning, match="cannot be compiled here: no NVRTC$"):
             found = ours(case, TRITON)
         again = ours(case, TRITON)  # in silence
     finally:
-        table_gradient._can_compile.cache_clear()
+        nvrtc.can_compile.cache_clear()
     assert_same(found, expected, rtol=2e-6, atol=1e-6)
     assert_same(again, found, rtol=0, atol=0)
 

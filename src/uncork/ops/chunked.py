@@ -20,8 +20,8 @@ from uncork.ops.problem import Problem
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 # Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
 TILE = 128
-# On CUDA, no more rows than this many logits or widths make: longer chunks take memory and gain nothing.
-ENOUGH_LOGITS, ENOUGH_WIDTHS = 2**24, 4
+# On CUDA, no more rows than make this many bytes, or widths: longer chunks take memory and gain nothing.
+ENOUGH_BYTES, ENOUGH_WIDTHS = 96 * 2**20, 4
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
 
@@ -139,8 +139,8 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     per_token = components * words * chunk_pass.bytes_per_logit
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
     if problem.latent_NKD.is_cuda:
-        enough_rows = max(ENOUGH_LOGITS // max(words, 1), ENOUGH_WIDTHS * width)
-        most = min(most, max(1, enough_rows // components))
+        enough = max(ENOUGH_BYTES // max(per_token, 1), ENOUGH_WIDTHS * width // components)
+        most = min(most, max(1, enough))
     if most >= tokens:
         return max(1, tokens)
     whole = most // TILE * TILE or most

@@ -7,10 +7,10 @@ from torch import Tensor
 from uncork.ops import table
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
-from uncork.ops.triton import kernels, table_kernels
+from uncork.ops.triton import kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.functions import INCREASING, KINDS
 from uncork.ops.triton.table_gradient import IntegerSums, Sums
-from uncork.ops.triton.window_sums import CountedSums, SharedSums, can_compile
+from uncork.ops.triton.window_sums import CountedSums, SharedSums
 
 
 # Rows up to this many words are read from cache the second time: leaving their factor out gains nothing.
@@ -72,19 +72,22 @@ class TritonPass(AbstractPass):
         loss_N = self.unused.new_empty(tokens)
         dlog_prior_NK = self.unused.new_empty(tokens, components) if want_gradient else self.unused
         dscale_N = self.unused.new_empty(tokens) if self.dscale is not None and want_gradient else self.unused
-        sums = unit = stats = self.unused
-        if way == "inside":
-            sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
-        elif way == "before":
-            stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
-        elif way == "after":
-            stats = self.unused.new_empty(4 * rows)
         fold = self.fold and want_gradient
         latent_NKD = problem.latent_NKD.contiguous()
         scaled_NKD = torch.empty_like(latent_NKD) if fold else None
         factor_NK = self.unused.new_empty(tokens, components) if fold else None
         weight, prior = problem.class_weight_V, problem.log_prior_NK
         target = (problem.target.float() if problem.dense else problem.target).contiguous()
+        sums = unit = stats = self.unused
+        row_stats = None
+        if way == "inside":
+            sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
+        elif way == "after":
+            stats = self.unused.new_empty(4 * rows)
+        if way == "before":
+            row_stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
+        elif fold or (components > 1 and tokens):
+            row_stats = self._reduce_rows(problem, logits_NKV, target, fold)
         block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
@@ -103,6 +106,7 @@ class TritonPass(AbstractPass):
                 self.unused if factor_NK is None else factor_NK,
                 loss_N,
                 dlog_prior_NK,
+                self.unused if row_stats is None else row_stats,
                 stats,
                 dscale_N,
                 sums,
@@ -125,9 +129,8 @@ class TritonPass(AbstractPass):
                 WANT_GRADIENT=want_gradient and way != "after",
                 WANT_STATS=way == "after",
                 WANT_SUMS=way == "inside",
-                STATS_GIVEN=way == "before",
+                ROWS_GIVEN=row_stats is not None,
                 FOLD=fold,
-                SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
                 BLOCK=block,
                 num_warps=num_warps,
             )
@@ -139,6 +142,22 @@ class TritonPass(AbstractPass):
             self.dscale += dscale_N.sum(dtype=torch.float64)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, factor_NK, scaled_NKD)
 
+    def _reduce_rows(self, problem: Problem, logits_NKV: Tensor, target: Tensor, fold: bool) -> Tensor:
+        """A program for every row: those of a token are too few to fill a GPU, and one after another slow."""
+        tokens, components, words = logits_NKV.shape
+        rows = tokens * components
+        row_stats = self.unused.new_empty((6 if fold else 3) * rows)
+        block, num_warps = launch_shape(words)
+        if rows:
+            row_kernels.row_kernel[(rows,)](
+                logits_NKV, logits_NKV.stride(1), target, row_stats, self.parameter, *self.form.constants,
+                self.intervals, self.step, rows, problem.ignore_index,
+                words=words, K=components, KIND=KINDS[self.form.kind], FOLD=fold,
+                SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
+                BLOCK=block, num_warps=num_warps,
+            )  # fmt: skip
+        return row_stats
+
     def function_gradients(self) -> tuple[Tensor, ...]:
         if self.dscale is not None:
             return (self.dscale.clone().reshape(self.form.tensors[0].shape),)
@@ -149,7 +168,7 @@ def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
     """The fast sums on a GPU, unless torch was asked for deterministic algorithms."""
     device = problem.latent_NKD.device
     deterministic = torch.are_deterministic_algorithms_enabled()
-    if device.type != "cuda" or deterministic or not can_compile(device.index):
+    if device.type != "cuda" or deterministic or not nvrtc.can_compile(device.index):
         return IntegerSums(intervals, bound, device)
     counted = CountedSums.suits(problem, intervals, bound)
     return (CountedSums if counted else SharedSums)(intervals, bound, device)
@@ -157,8 +176,8 @@ def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
 
 def launch_shape(words: int) -> tuple[int, int]:
     """Words per block and warps per program."""
-    block = min(triton.next_power_of_2(words), 4096)
-    return block, 8 if block >= 2048 else 4
+    block = min(triton.next_power_of_2(words), 2048 if words <= SHORT_ROW else 4096)
+    return block, 8 if block > 2048 else 4
 
 
 def scale_in_place(x: Tensor, factor: Tensor) -> Tensor:

@@ -1,11 +1,7 @@
-"""Triton kernels of the chunk pass, one program per token, which reads its K rows of logits twice.
+"""Triton kernels over tokens: the loss from its rows of logits, and the gradient.
 
-Two ways to the same loss and gradient:
-
-- folded: the first reading finds the highest logit, which has the highest f since f increases; the second
-  evaluates f once, writes exp(f - top) f' over the logits and sums. dL/dz is that times a factor of the row,
-  known only then; it goes into the matrix products instead: see `uncork.ops.chunked`.
-- plain: the first reading gives the loss, the second evaluates f again and writes dL/dz itself.
+A token's rows may have been reduced, and folded, before: see `uncork.ops.triton.row_kernels`. If not, the
+kernel reads them once for the loss and once for dL/dz, which it writes over them.
 
 Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 """
@@ -13,7 +9,8 @@ Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import SCALE, locate, value_and_slope, weight_and_slope
+from uncork.ops.triton.functions import SCALE, locate, value_and_slope
+from uncork.ops.triton.row_kernels import sum_row
 
 
 @triton.jit
@@ -33,6 +30,7 @@ def token_kernel(
     row_factor_ptr,
     loss_ptr,
     dlog_prior_ptr,
+    row_stats_ptr,
     stats_ptr,
     dscale_ptr,
     sums_ptr,
@@ -56,16 +54,15 @@ def token_kernel(
     WANT_GRADIENT: tl.constexpr,
     WANT_STATS: tl.constexpr,
     WANT_SUMS: tl.constexpr,
-    STATS_GIVEN: tl.constexpr,
+    ROWS_GIVEN: tl.constexpr,
     FOLD: tl.constexpr,
-    SQUARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs.
 
-    DENSE: the target is a row of weights over words, of one component. STATS_GIVEN: the logsumexp of the one
-    component is known, its two parts in `stats`. FOLD: leave each row's factor out of dL/dz, and multiply it
-    into the token's latent vectors instead.
+    DENSE: the target is a row of weights over words, of one component. ROWS_GIVEN: the rows have been reduced
+    to `row_stats`. FOLD: they have been overwritten too; what is left is their factor, which goes into the
+    latent vectors, and the target word.
     """
     token = tl.program_id(0).to(tl.int64)
     if DENSE:
@@ -88,59 +85,33 @@ def token_kernel(
     top_K = tl.zeros([K_BLOCK], tl.float32)
     rest_K = tl.zeros([K_BLOCK], tl.float32)
     joint_K = tl.full([K_BLOCK], float("-inf"), tl.float32)
-    if FOLD:  # sums of the rows, and what is at the target word
-        total_K = tl.zeros([K_BLOCK], tl.float32)
-        along_K = tl.zeros([K_BLOCK], tl.float32)
-        at_word_K = tl.zeros([K_BLOCK], tl.float32)
-        slope_K = tl.zeros([K_BLOCK], tl.float32)
-        z_word_K = tl.zeros([K_BLOCK], tl.float32)
     mass = 1.0  # of a dense target; an index is one word
     if DENSE:
         mass = 0.0
-    for k in range(K):
-        row_ptr = z_ptr + (token * K + k) * z_stride
-        one = tl.arange(0, 1)
-        z_word = tl.load(row_ptr + word + one).to(tl.float32)
-        f_word, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
-        f_word = tl.sum(f_word, 0)
-        top = float("-inf")
-        total = 0.0
-        if FOLD:
-            tl.debug_barrier()  # every thread has read the target's logit
-            out_ptr = dz_ptr + (token * K + k) * dz_stride
-            top, total, along = fold_row(
-                row_ptr, out_ptr, valid, parameter_ptr, first, second, words, KIND, SQUARE, BLOCK
-            )
-            at_word_K = tl.where(components == k, tl.exp(f_word - top), at_word_K)
-            slope_K = tl.where(components == k, tl.sum(slope_word, 0), slope_K)
-            z_word_K = tl.where(components == k, tl.sum(z_word, 0), z_word_K)
-            along_K = tl.where(components == k, along, along_K)
-            total_K = tl.where(components == k, total, total_K)
-        elif STATS_GIVEN:
-            top = tl.load(stats_ptr + token)
-        else:
-            for start in range(0, words, BLOCK):
-                offsets = start + tl.arange(0, BLOCK)
-                m_words = offsets < words
-                b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
-                b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
-                b_f = tl.where(m_words, b_f, float("-inf"))
-                higher = tl.maximum(top, tl.max(b_f, 0))
-                # A row of -inf so far has no finite maximum to subtract.
-                safe = tl.where(higher == float("-inf"), 0.0, higher)
-                total = total * tl.exp(top - safe) + tl.sum(tl.exp(b_f - safe), 0)
-                top = higher
-                if DENSE:
-                    mass += tl.sum(tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0), 0)
-        rest = tl.log(total)
-        if STATS_GIVEN:
-            rest = tl.load(stats_ptr + rows + token)
-        log_p = (f_word - top) - rest
+    if ROWS_GIVEN:
+        place = row_stats_ptr + token * K + components
+        top_K = tl.load(place, mask=m_components, other=0.0)
+        total_K = tl.load(place + rows, mask=m_components, other=1.0)
+        f_word_K = tl.load(place + 2 * rows, mask=m_components, other=float("-inf"))
+        rest_K = tl.log(total_K)
+        joint_K = (f_word_K - top_K) - rest_K
         if HAS_PRIOR:
-            log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
-        top_K = tl.where(components == k, top, top_K)
-        rest_K = tl.where(components == k, rest, rest_K)
-        joint_K = tl.where(components == k, log_p, joint_K)
+            joint_K += tl.load(log_prior_ptr + token * K + components, mask=m_components, other=0.0).to(
+                tl.float32
+            )
+    else:
+        for k in range(K):
+            row_ptr = z_ptr + (token * K + k) * z_stride
+            z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
+            f_word, _ = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
+            top, total = sum_row(row_ptr, parameter_ptr, first, second, intervals, step, words, KIND, BLOCK)
+            rest = tl.log(total)
+            log_p = (tl.sum(f_word, 0) - top) - rest
+            if HAS_PRIOR:
+                log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
+            top_K = tl.where(components == k, top, top_K)
+            rest_K = tl.where(components == k, rest, rest_K)
+            joint_K = tl.where(components == k, log_p, joint_K)
 
     if DENSE:  # one component; the sum over words of t log p, its digits kept by the order of subtraction
         rest = tl.sum(rest_K, 0)
@@ -150,6 +121,7 @@ def token_kernel(
             offsets = start + tl.arange(0, BLOCK)
             m_words = offsets < words
             b_t = tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0)
+            mass += tl.sum(b_t, 0)
             b_z = tl.load(z_ptr + token * z_stride + offsets, mask=m_words, other=0.0).to(tl.float32)
             b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
             along_target += tl.sum(tl.where(b_t > 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
@@ -171,21 +143,23 @@ def token_kernel(
         factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
         tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
-            place = stats_ptr + token * K + components
-            tl.store(place, top_K, mask=m_components)
-            tl.store(place + rows, rest_K, mask=m_components)
-            tl.store(place + 2 * rows, factor_K, mask=m_components)
-            tl.store(place + 3 * rows, share_K, mask=m_components)
+            out = stats_ptr + token * K + components
+            tl.store(out, top_K, mask=m_components)
+            tl.store(out + rows, rest_K, mask=m_components)
+            tl.store(out + 2 * rows, factor_K, mask=m_components)
+            tl.store(out + 3 * rows, share_K, mask=m_components)
     if FOLD:
-        factor_K = tl.where(m_components & valid, factor_K / tl.where(m_components, total_K, 1.0), 0.0)
-        tl.store(row_factor_ptr + token * K + components, factor_K, mask=m_components)
         # At the target word the gradient is less by the share; divided by the factor, as all of the row.
-        less_K = share_K / tl.where(factor_K == 0.0, 1.0, factor_K)
-        place = dz_ptr + (token * K + components) * dz_stride + word
-        tl.debug_barrier()  # after the whole row was written
-        at_word_K = tl.where(valid, (at_word_K - less_K) * slope_K, 0.0)
-        tl.store(place, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
+        less_K = total_K * (share_K / tl.where(factor_K == 0.0, 1.0, factor_K))
+        factor_K = tl.where(m_components & valid, factor_K / total_K, 0.0)
+        tl.store(row_factor_ptr + token * K + components, factor_K, mask=m_components)
+        slope_K = tl.load(place + 3 * rows, mask=m_components, other=0.0)
+        at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
+        word_ptr = dz_ptr + (token * K + components) * dz_stride + word
+        tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
         if KIND == SCALE:
+            z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
+            along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
             along_K = tl.where(m_components & valid, factor_K * along_K - share_K * z_word_K, 0.0)
             tl.store(dscale_ptr + token, tl.sum(along_K, 0))
         for k in range(K):
@@ -221,46 +195,6 @@ def token_kernel(
                 tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
         if KIND == SCALE:
             tl.store(dscale_ptr + token, along)
-
-
-@triton.jit
-def fold_row(
-    row_ptr,
-    out_ptr,
-    valid,
-    parameter_ptr,
-    first,
-    second,
-    words,
-    KIND: tl.constexpr,
-    SQUARE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Write exp(f - top) f' over a row; top, the sum of exp(f - top), and that sum weighted by the logits.
-
-    Logits and gradients are of the same width here, so a word is overwritten only by what was made of it.
-    """
-    highest = float("-inf")
-    for start in range(0, words, BLOCK):
-        offsets = start + tl.arange(0, BLOCK)
-        b_z = tl.load(row_ptr + offsets, mask=offsets < words, other=float("-inf")).to(tl.float32)
-        highest = tl.maximum(highest, tl.max(b_z, 0))
-    highest = tl.where(highest == float("-inf"), 0.0, highest)
-    top, _ = value_and_slope(highest + tl.zeros([1], tl.float32), parameter_ptr, first, second, 2, 1.0, KIND)
-    total = 0.0
-    along = 0.0
-    for start in range(0, words, BLOCK):
-        offsets = start + tl.arange(0, BLOCK)
-        m_words = offsets < words
-        b_z = tl.load(row_ptr + offsets, mask=m_words, other=float("-inf")).to(tl.float32)
-        b_u, b_slope = weight_and_slope(b_z, highest, parameter_ptr, first, second, KIND, SQUARE)
-        b_u = tl.where(m_words, b_u, 0.0)
-        total += tl.sum(b_u, 0)
-        if KIND == SCALE:
-            along += tl.sum(b_u * tl.where(b_u > 0.0, b_z, 0.0), 0)
-        b_dz = tl.where(valid, b_u * b_slope, 0.0)
-        tl.store(out_ptr + offsets, b_dz.to(out_ptr.dtype.element_ty), mask=m_words)
-    return tl.sum(top, 0), total, along
 
 
 @triton.jit

@@ -193,13 +193,12 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
             number[i] = places[i] = 0u;
         }
         if (threadIdx.x == 0) {
+            float offset;
+            const int i = table.locate(logits[at], offset);
             stats[row] = peak;
-            stats[rows + row] = rest;
-            if (share != 0.0f) {
-                float offset;
-                const int i = table.locate(logits[at], offset);
-                add_one(table, logits[at], i, offset, -share, spill, beyond);
-            }
+            stats[rows + row] = total;
+            stats[2 * rows + row] = table.value(i, offset);
+            if (share != 0.0f) add_one(table, logits[at], i, offset, -share, spill, beyond);
         }
         if (looked_up && valid) {
             for (int j = threadIdx.x; j < words; j += THREADS) {

@@ -21,8 +21,8 @@ BEYOND = 16384.0
 class Sums(abc.ABC):
     """Collects dL/dF of the k + 1 knots over chunks.
 
-    `way` says when: "inside" the token kernel; "before" it, from the logits, which also gives the rows'
-    logsumexp; or "after" it, in a kernel that also writes dL/dz.
+    `way` says when: "inside" the token kernel; "before" it, in a kernel that also reduces the rows; or
+    "after" it, in a kernel that also writes dL/dz.
     """
 
     way: str
@@ -35,7 +35,7 @@ class Sums(abc.ABC):
         raise NotImplementedError
 
     def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
-        """Add a chunk's sums; the two parts of its rows' logsumexp, one after the other."""
+        """Add a chunk's sums; its rows' statistics, as `row_kernel` gives them."""
         raise NotImplementedError
 
     def after(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:

@@ -5,19 +5,16 @@ narrow intervals, `SharedSums` for everything else. Their sources say how they w
 """
 
 import functools
-import warnings
-from pathlib import Path
 
 import torch
 import triton
 from torch import Tensor
 
 from uncork.ops.problem import Problem
-from uncork.ops.triton import table_kernels
+from uncork.ops.triton import nvrtc, table_kernels
 from uncork.ops.triton.table_gradient import Sums
 
 
-SOURCES = Path(__file__).parent
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
@@ -131,7 +128,7 @@ class CountedSums(WindowSums):
         first = self._start(logits_NKV)
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
-        stats = pairs.new_empty(2 * tokens, dtype=torch.float32)
+        stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
         shared = 8 * THREADS * OWN
         _count_kernel(shared, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
@@ -149,32 +146,11 @@ class CountedSums(WindowSums):
 
 
 @functools.cache
-def can_compile(device: int) -> bool:
-    """Whether torch's run-time compiler works here; where it does not, the integer sums take over."""
-    try:
-        _gradient_kernel(torch.float32, 1, 1024, device)
-    except (AttributeError, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        warnings.warn(f"the fast sums of a learned function cannot be compiled here: {reason}", stacklevel=2)
-        return False
-    return True
-
-
-@functools.cache
 def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
-    return _compiled("table_gradient", f"<{OUTPUTS[dtype]}>", {"EACH": each}, shared_bytes, device)
+    return nvrtc.compiled("table_gradient", f"<{OUTPUTS[dtype]}>", {"EACH": each}, shared_bytes, device)
 
 
 @functools.cache
 def _count_kernel(shared_bytes: int, device: int):
     options = {"THREADS": THREADS, "OWN": OWN, "EACH": EACH}
-    return _compiled("table_counts", "", options, shared_bytes, device)
-
-
-def _compiled(name: str, arguments: str, macros: dict[str, int], shared_bytes: int, device: int):
-    source = (SOURCES / f"{name}.cu").read_text()
-    options = ["-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())]
-    with torch.cuda.device(device):
-        kernel = torch.cuda._compile_kernel(source, name + arguments, nvcc_options=options)
-        kernel.set_shared_memory_config(shared_bytes)
-    return kernel
+    return nvrtc.compiled("table_counts", "", options, shared_bytes, device)
