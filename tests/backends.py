@@ -4,7 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,24 +46,18 @@ class Backend:
 def as_on_a_gpu() -> Iterator[None]:
     """Triton's interpreter computes in numpy, which warns of NaN and overflow; a GPU, like torch, does not.
 
-    It also cuts float32 off to bfloat16, which a GPU rounds: that would shrink every gradient.
+    It also cuts float32 off to bfloat16, which a GPU rounds: that would shrink every gradient. And rows as
+    short as those of the battery count as long, so that those in bfloat16 are folded.
     """
+    from uncork.ops.triton import chunk_pass
+
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", RuntimeWarning)
+        patch.setattr(chunk_pass, "SHORT_ROW", 0)
         if os.environ.get("TRITON_INTERPRET") == "1":
             from triton.runtime import interpreter
 
             patch.setattr(interpreter, "_convert_float", _rounding(interpreter._convert_float))
-        yield
-
-
-@contextlib.contextmanager
-def folding() -> Iterator[None]:
-    """The kernels with rows of any length folded."""
-    from uncork.ops.triton import chunk_pass
-
-    with as_on_a_gpu(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_pass, "SHORT_ROW", 0)
         yield
 
 
@@ -85,9 +79,7 @@ TRITON = Backend(
     "triton", "triton", around=as_on_a_gpu, tabulates=True, narrow=True, slow=DEVICE.type == "cpu",
     missing=triton.available(DEVICE),
 )  # fmt: skip
-# Rows as short as those of the battery are folded only when told to: see `uncork.ops.triton.row_kernels`.
-TRITON_FOLDED = replace(TRITON, id="triton_folded", around=folding)
-ALL_BACKENDS = [b for b in (REFERENCE, CHUNKED, CHUNKED_TORCH, TRITON, TRITON_FOLDED) if not b.missing]
+ALL_BACKENDS = [b for b in (REFERENCE, CHUNKED, CHUNKED_TORCH, TRITON) if not b.missing]
 
 over_backends = pytest.mark.parametrize("backend", ALL_BACKENDS, ids=lambda b: b.id)
 over_fused = pytest.mark.parametrize(
