@@ -42,8 +42,8 @@ class TritonPass(AbstractPass):
         self.logits_dtype = torch.float32 if form.kind == "table" else problem.latent_NKD.dtype
         self.bytes_per_logit = self.logits_dtype.itemsize
         self.unused = torch.empty(1, device=device)
-        # float16 has no room for a row without its factor, and in float32 it would cost the last digit; but the
-        # rows of a mixture are too many to be read twice.
+        # float16 has no room for a row without its factor, and in float32 it would cost the last digit; but
+        # the rows of a mixture are too many to be read twice.
         dtype, components = problem.latent_NKD.dtype, problem.latent_NKD.shape[1]
         long = dtype == torch.bfloat16 and len(problem.weight_VD) > SHORT_ROW
         worth = long or (components > 1 and dtype != torch.float16)

@@ -8,19 +8,19 @@
  * so a row needs only the number n of its logits in each interval and the sum of their t. Both are integers (t in
  * units as fine as 32 bits allow, finer than a float32 logit tells), and shared memory adds integers natively, but
  * floats by a loop. When the row has been read, exp(f(middle)) times the integers gives its logsumexp, hence c, hence
- * its part of the sums, which are floats in registers: each thread has a few intervals of its own.
+ * its part of the sums, which the thread that owns the interval adds to the block's own in global memory.
  *
  * Each block holds a window of intervals. Logits outside it are looked up one by one, read again when c is known,
- * and added to sums in global memory; so is the part of the target word.
+ * and added to sums that all blocks share; so is the part of the target word.
  */
 #ifndef THREADS
-#define THREADS 512
+#define THREADS 1024
 #endif
 #ifndef EACH
 #define EACH 8 /* logits per thread and tile, on their way while the last ones are counted */
 #endif
 #ifndef OWN
-#define OWN 32 /* intervals per thread: the window is OWN * THREADS wide */
+#define OWN 28 /* intervals per thread: the window is OWN * THREADS wide */
 #endif
 #define TILE (EACH * THREADS)
 #define WIDTH (OWN * THREADS)
@@ -84,6 +84,7 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
 
 /* One logit's g to the sums in global memory; beyond the ends t stays in [0, 1] and the rest has a sum of its own. */
 __device__ void add_one(const Table &table, float z, int i, float offset, float g, float2 *spill, double *beyond) {
+    if (g == 0.0f) return; /* of a logit of minus infinity, say */
     const float t = fminf(fmaxf(offset * table.per_step, 0.0f), 1.0f);
     add_pair(spill + i, g * (1.0f - t), g * t);
     if (fabsf(z) > table.bound) atomicAdd(beyond + (offset > 0.0f), (double)g * (offset - t * table.step));
@@ -92,8 +93,7 @@ __device__ void add_one(const Table &table, float z, int i, float offset, float 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 table_counts(const float *z, int z_stride, const long long *target, const float *class_weight, int weighted, const float *row_scale,
              int row_scale_stride, const float2 *pairs, const int *window, float *stats, float2 *staging, float2 *spill,
-             double *beyond, int rows, int words, int intervals, int first_chunk, int ignore_index,
-             double z_loss_, double bound_) {
+             double *beyond, int rows, int words, int intervals, int ignore_index, double z_loss_, double bound_) {
     extern __shared__ unsigned held[];
     __shared__ float scratch[WARPS];
     unsigned *number = held, *places = held + WIDTH;
@@ -101,9 +101,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
                          0.5f * intervals, (float)(intervals - 1)};
     const int origin = *window, tiles = (words + TILE - 1) / TILE, width = min(WIDTH, intervals);
     const float fine = (float)(1u << min(__clz(words), 22)), per_fine = 1.0f / fine, z_loss = (float)z_loss_;
-    float left_sum[OWN], right_sum[OWN];
-#pragma unroll
-    for (int o = 0; o < OWN; o++) left_sum[o] = right_sum[o] = 0.0f;
+    float2 *mine = staging + (long long)blockIdx.x * WIDTH;
     for (int i = threadIdx.x; i < 2 * WIDTH; i += THREADS) held[i] = 0u;
     __syncthreads();
 
@@ -112,6 +110,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *logits = z + (long long)row * z_stride;
         float top = NEGATIVE_INFINITY, total = 0.0f; /* of the logits this thread looked up */
+        float highest = NEGATIVE_INFINITY;           /* of those it counted */
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
             float x[EACH];
@@ -130,6 +129,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
                 const float t = fminf(fmaxf(offset * table.per_step, 0.0f), 1.0f);
                 unsigned tau = __float_as_uint(fmaf(t, fine, 8388608.0f)) - 0x4B000000u, one = 1u;
                 const int first_lane = __shfl_sync(ALL, i, 0); /* by every lane, whatever it found */
+                if (counted) highest = fmaxf(highest, x[q]);
                 if (__all_sync(ALL, counted && i == first_lane)) {
                     tau = warp_sum(tau); /* one interval takes the whole warp */
                     one = 32u;
@@ -150,18 +150,15 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
 
         /* The integers of the row become floats, exp(f(middle) - peak) times the sums of 1 - t and t. */
         float peak = top;
-#pragma unroll
-        for (int o = 0; o < OWN; o++) {
-            const int i = threadIdx.x + o * THREADS;
-            if (number[i] != 0u) {
-                const float2 pair = __ldg(pairs + origin + i);
-                peak = fmaxf(peak, fmaf(0.5f * table.step, pair.y, pair.x));
-            }
+        if (highest != NEGATIVE_INFINITY) {
+            float offset;
+            const int i = table.locate(highest, offset);
+            peak = fmaxf(peak, table.value(i, offset)); /* f increases */
         }
         peak = block_reduce<true>(peak, scratch);
         if (peak == NEGATIVE_INFINITY) peak = 0.0f;
         total = total == 0.0f ? 0.0f : total * expf(top - peak);
-#pragma unroll
+#pragma unroll 4
         for (int o = 0; o < OWN; o++) {
             const int i = threadIdx.x + o * THREADS;
             const unsigned count = number[i];
@@ -184,12 +181,15 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
         const float rest = logf(total), weight = weighted ? class_weight[at] : 1.0f;
         const float scale = valid ? row_scale[(long long)row * row_scale_stride] : 0.0f, share = scale * weight;
         const float factor = (share + 2.0f * scale * z_loss * (peak + rest)) / total;
-#pragma unroll
+#pragma unroll 4
         for (int o = 0; o < OWN; o++) {
             const int i = threadIdx.x + o * THREADS;
-            if (number[i] == 0u) continue;
-            left_sum[o] = fmaf(valid ? factor : 0.0f, __uint_as_float(number[i]), left_sum[o]);
-            right_sum[o] = fmaf(valid ? factor : 0.0f, __uint_as_float(places[i]), right_sum[o]);
+            if (number[i] == 0u && places[i] == 0u) continue;
+            if (valid) {
+                const float2 old = mine[i];
+                mine[i] = make_float2(fmaf(factor, __uint_as_float(number[i]), old.x),
+                                      fmaf(factor, __uint_as_float(places[i]), old.y));
+            }
             number[i] = places[i] = 0u;
         }
         if (threadIdx.x == 0) {
@@ -200,21 +200,19 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
             stats[2 * rows + row] = table.value(i, offset);
             if (share != 0.0f) add_one(table, logits[at], i, offset, -share, spill, beyond);
         }
-        if (looked_up && valid) {
-            for (int j = threadIdx.x; j < words; j += THREADS) {
+        for (int tile = 0; looked_up && valid && tile < tiles; tile++) {
+            const int first = tile * TILE + threadIdx.x;
+            float x[EACH];
+            read_tile(x, logits, first, words);
+#pragma unroll
+            for (int q = 0; q < EACH; q++) {
                 float offset;
-                const int i = table.locate(logits[j], offset);
-                if ((unsigned)(i - origin) < width && fabsf(logits[j]) <= table.bound) continue;
-                const float g = factor * expf(table.value(i, offset) - peak);
-                add_one(table, logits[j], i, offset, g, spill, beyond);
+                const int i = table.locate(x[q], offset);
+                if (first + q * THREADS >= words) continue;
+                if ((unsigned)(i - origin) < width && fabsf(x[q]) <= table.bound) continue;
+                add_one(table, x[q], i, offset, factor * expf(table.value(i, offset) - peak), spill, beyond);
             }
         }
         __syncthreads(); /* the next row counts from zero */
-    }
-#pragma unroll
-    for (int o = 0; o < OWN; o++) {
-        const long long at = (long long)blockIdx.x * WIDTH + threadIdx.x + o * THREADS;
-        const float2 old = first_chunk ? make_float2(0.0f, 0.0f) : staging[at];
-        staging[at] = make_float2(old.x + left_sum[o], old.y + right_sum[o]);
     }
 }

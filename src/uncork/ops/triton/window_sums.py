@@ -18,8 +18,8 @@ from uncork.ops.triton.table_gradient import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
-# Threads of a counting block, the intervals each keeps the sums of, and the logits it has on the way.
-THREADS, OWN, EACH = 512, 32, 8
+# Threads of a counting block, the intervals each owns, and the logits it has on the way.
+THREADS, OWN, EACH = 1024, 28, 8
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
 LONG_ROW = 32_768
 # The widest interval in which f is as good as linear under the exponential.
@@ -46,8 +46,10 @@ class WindowSums(Sums):
             return False
         rows, words = logits_NKV.shape[0] * logits_NKV.shape[1], logits_NKV.shape[2]
         self.blocks = min(self.blocks, rows)
-        per_block = self.width * (2 if self.staged_pairs else 1)
-        self.staging = torch.empty(self.blocks, per_block, device=logits_NKV.device)
+        if self.staged_pairs:
+            self.staging = torch.zeros(self.blocks, 2 * self.width, device=logits_NKV.device)
+        else:
+            self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
         span = self.width if self.staged_pairs else self.width - 1
         table_kernels.window_kernel[(1,)](
             logits_NKV,
@@ -63,10 +65,10 @@ class WindowSums(Sums):
     def knot_gradient(self) -> Tensor:
         knots = torch.empty(self.intervals + 1, dtype=torch.float64, device=self.spill.device)
         staging = self.spill if self.staging is None else self.staging
-        table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 256),)](
+        table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 128),)](
             staging, self.spill, self.beyond, self.window, knots,
             self.width, staging.stride(0), self.intervals, self.intervals / (2.0 * self.bound),
-            blocks=0 if self.staging is None else self.blocks, PAIRS=self.staged_pairs, ROWS=16, BLOCK=256,
+            blocks=0 if self.staging is None else self.blocks, PAIRS=self.staged_pairs, ROWS=32, BLOCK=128,
         )  # fmt: skip
         return knots
 
@@ -110,7 +112,9 @@ class CountedSums(WindowSums):
     staged_pairs = True
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        super().__init__(intervals, bound, THREADS * OWN, device)
+        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024
+        self.own = min(OWN, room // (8 * THREADS))
+        super().__init__(intervals, bound, THREADS * self.own, device)
 
     @staticmethod
     def suits(problem: Problem, intervals: int, bound: float) -> bool:
@@ -125,22 +129,21 @@ class CountedSums(WindowSums):
         )
 
     def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
-        first = self._start(logits_NKV)
+        self._start(logits_NKV)
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
-        shared = 8 * THREADS * OWN
-        _count_kernel(shared, logits_NKV.device.index)(
+        _count_kernel(self.own, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
                 logits_NKV, logits_NKV.stride(1), problem.target.contiguous(),
                 stats if weight is None else weight.float().contiguous(), int(weight is not None),
                 row_scale_N, row_scale_N.stride(0), pairs, self.window, stats, self.staging, self.spill,
-                self.beyond, tokens, words, self.intervals, int(first), problem.ignore_index,
+                self.beyond, tokens, words, self.intervals, problem.ignore_index,
                 float(problem.z_loss), float(self.bound),
             ],
-            shared_mem=shared,
+            shared_mem=8 * THREADS * self.own,
         )  # fmt: skip
         return stats
 
@@ -151,6 +154,6 @@ def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: i
 
 
 @functools.cache
-def _count_kernel(shared_bytes: int, device: int):
-    options = {"THREADS": THREADS, "OWN": OWN, "EACH": EACH}
-    return nvrtc.compiled("table_counts", "", options, shared_bytes, device)
+def _count_kernel(own: int, device: int):
+    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH}
+    return nvrtc.compiled("table_counts", "", options, 8 * THREADS * own, device)
