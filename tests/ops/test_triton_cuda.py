@@ -255,7 +255,9 @@ def test_contention_at_a_real_size(equal, knots):
     right, found = truth(case), ours(case, TRITON)
     assert abs(found["loss"] - right["loss"]) <= 1e-5 * abs(right["loss"])
     moved = (found["function.v"] - right["function.v"]).double().cumsum(0).abs().max()
-    assert moved <= 1e-4 * right["function.v"].abs().sum() + 1e-6
+    # All equal, the pushes of words and targets cancel: 1 up and 1 down, times the length of the table.
+    gross = 2.0 * 40.0 if equal else 1.0
+    assert moved <= 1e-4 * right["function.v"].abs().sum() + 1e-6 * gross
 
 
 @pytest.mark.parametrize("function", [None, "plif1001"])

@@ -20,8 +20,8 @@ from uncork.ops.problem import Problem
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 # Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
 TILE = 128
-# On CUDA, no more rows than make this many bytes, or widths: longer chunks take memory and gain nothing. By
-# default no fewer rows than this either: each chunk adds to the whole weight gradient.
+# By default on CUDA no more rows than make this many bytes, or widths: longer chunks take memory and gain
+# nothing. Nor fewer rows than this: each chunk adds to the whole weight gradient.
 ENOUGH_BYTES, ENOUGH_WIDTHS, FEWEST_ROWS = 96 * 2**20, 4, 512
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
@@ -114,8 +114,9 @@ def _run(
     tokens, components, _ = problem.latent_NKD.shape
     words = len(problem.weight_VD)
     length = _chunk_length(problem, chunk_pass, size)
-    # One chunk has nothing to sum; several are summed in float32 where that fits the budget.
-    narrow = chunk_pass.narrow_sums and not (length < tokens and 4 * problem.weight_VD.numel() <= size)
+    # One chunk has nothing to sum; several are summed in float32 unless that takes more than a chunk.
+    fits = 4 * problem.weight_VD.numel() <= max(size, DEFAULT_CHUNK_BYTES["cuda"])
+    narrow = chunk_pass.narrow_sums and not (length < tokens and fits)
     outcome = _allocate(problem, needs, narrow)
     weight_VD = matmul.widened(problem.weight_VD)
     buffer = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
@@ -140,11 +141,9 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     words = len(problem.weight_VD)
     per_token = components * words * chunk_pass.bytes_per_logit
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
-    if problem.latent_NKD.is_cuda:
+    if problem.latent_NKD.is_cuda and size == DEFAULT_CHUNK_BYTES["cuda"]:
         enough = max(ENOUGH_BYTES // max(per_token, 1), ENOUGH_WIDTHS * width // components)
-        if size == DEFAULT_CHUNK_BYTES["cuda"]:
-            most = max(most, FEWEST_ROWS // components)
-        most = min(most, max(1, enough))
+        most = max(1, min(max(most, FEWEST_ROWS // components), enough))
     if most >= tokens:
         return max(1, tokens)
     whole = most // TILE * TILE or most
@@ -180,7 +179,10 @@ def _collect(
 ) -> None:
     """Add one chunk's share to every result."""
     count = len(result.loss_N)
-    outcome.loss_N[start : start + count] = result.loss_N
+    if count == len(outcome.loss_N):
+        outcome.loss_N = result.loss_N
+    else:
+        outcome.loss_N[start : start + count] = result.loss_N
     if result.dlogits_NKV is None:
         return
     if outcome.log_prior_NK is not None:

@@ -59,6 +59,8 @@ class Problem:
 
     def denominator(self) -> Tensor:
         """What "mean" divides by: the sum of token weights, as torch does (tokens if dense)."""
+        if self.class_weight_V is None:
+            return self.valid_N().sum(dtype=self.dtype)
         return self.token_weight_N().sum()
 
     def distribution_NV(self) -> Tensor:
