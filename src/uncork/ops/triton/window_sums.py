@@ -22,7 +22,7 @@ WINDOW = 32_768
 # the way, and words of shared memory in all.
 THREADS, OWN, PACKED, EACH, WORDS = 1024, 27, 40, 8, 57_344
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
-LONG_ROW = 32_768
+LONG_ROW = 8192
 # The widest interval in which f is as good as linear under the exponential.
 NARROW = 2e-3
 
