@@ -21,30 +21,16 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def window_kernel(
-    z_ptr, window_ptr, intervals, narrow, wide, bound, words: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A window of intervals around the mean logit of one row: where it starts, and whether it is the wide
-    one, as it is where the logits spread so far that the narrow one would miss 3 % of them.
-    """
+def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexpr, BLOCK: tl.constexpr):
+    """The first interval of a window of `width` around the mean logit of one row."""
     total = 0.0
-    squares = 0.0
-    shift = tl.load(z_ptr).to(tl.float32)
     for start in range(0, words, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
-        b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=0.0).to(tl.float32) - shift
-        b_z = tl.where(offsets < words, b_z, 0.0)
-        total += tl.sum(b_z, 0)
-        squares += tl.sum(b_z * b_z, 0)
-    mean = total / words
-    deviation = tl.sqrt(tl.maximum(squares / words - mean * mean, 0.0))
-    per_step = intervals / (2.0 * bound)
-    is_wide = (2.2 * deviation * per_step > 0.5 * narrow).to(tl.int32)
-    width = tl.where(is_wide != 0, wide, narrow)
-    start = (mean + shift + bound) * per_step - 0.5 * width
-    start = tl.where(start > 0.0, start, 0.0)  # NaN too
-    tl.store(window_ptr, tl.minimum(start, (intervals - width).to(tl.float32)).to(tl.int32))
-    tl.store(window_ptr + 1, is_wide)
+        total += tl.sum(tl.load(z_ptr + offsets, mask=offsets < words, other=0.0).to(tl.float32), 0)
+    middle = (total / words + bound) * (intervals / (2.0 * bound)) - 0.5 * width
+    room = (intervals - width).to(tl.float32)
+    middle = tl.where(middle > 0.0, middle, 0.0)  # NaN too
+    tl.store(window_ptr, tl.minimum(middle, room).to(tl.int32))
 
 
 @triton.jit

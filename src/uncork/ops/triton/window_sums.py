@@ -18,11 +18,10 @@ from uncork.ops.triton.table_gradient import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
-# A counting block: threads, the intervals each owns of a plain window and of a packed one, logits it has on
-# the way, and words of shared memory in all.
-THREADS, OWN, PACKED, EACH, WORDS = 1024, 27, 40, 8, 57_344
+# Threads of a counting block, the intervals each owns, and the logits it has on the way.
+THREADS, OWN, EACH = 1024, 28, 8
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
-LONG_ROW = 8192
+LONG_ROW = 32_768
 # The widest interval in which f is as good as linear under the exponential.
 NARROW = 2e-3
 
@@ -32,14 +31,14 @@ class WindowSums(Sums):
 
     staged_pairs: bool  # whether blocks stage (left, right) sums of intervals or sums of knots
 
-    def __init__(self, intervals: int, bound: float, widths: tuple[int, int], device: torch.device) -> None:
+    def __init__(self, intervals: int, bound: float, width: int, device: torch.device) -> None:
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        self.widths, self.width = widths, max(widths)  # of a narrow and a wide window
+        self.width = width
         outside = torch.zeros(2 * intervals + 4, device=device)  # one fill for both
         self.spill, self.beyond = outside[:-4], outside[-4:].view(torch.float64)
         self.staging: Tensor | None = None
-        self.window = torch.empty(2, dtype=torch.int32, device=device)
+        self.window = torch.empty(1, dtype=torch.int32, device=device)
 
     def _start(self, logits_NKV: Tensor) -> bool:
         """Whether this is the first chunk; on it, choose the window, which must be the same for all."""
@@ -51,9 +50,15 @@ class WindowSums(Sums):
             self.staging = torch.zeros(self.blocks, 2 * self.width, device=logits_NKV.device)
         else:
             self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
-        narrow, wide = (min(w if self.staged_pairs else w - 1, self.intervals) for w in self.widths)
+        span = self.width if self.staged_pairs else self.width - 1
         table_kernels.window_kernel[(1,)](
-            logits_NKV, self.window, self.intervals, narrow, wide, self.bound, words=words, BLOCK=4096
+            logits_NKV,
+            self.window,
+            self.intervals,
+            min(span, self.intervals),
+            self.bound,
+            words=words,
+            BLOCK=4096,
         )
         return True
 
@@ -75,9 +80,9 @@ class SharedSums(WindowSums):
     staged_pairs = False
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = min(WINDOW, _shared_bytes(device) // 4)
-        width = min(intervals + 1, room)
-        super().__init__(intervals, bound, (width, width), device)
+        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 4
+        room = min(WINDOW, room)
+        super().__init__(intervals, bound, min(intervals + 1, room), device)
         self.copies = min(32, room // self.width)
 
     def after(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
@@ -107,7 +112,9 @@ class CountedSums(WindowSums):
     staged_pairs = True
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        super().__init__(intervals, bound, (THREADS * OWN, THREADS * PACKED), device)
+        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024
+        self.own = min(OWN, room // (8 * THREADS))
+        super().__init__(intervals, bound, THREADS * self.own, device)
 
     @staticmethod
     def suits(problem: Problem, intervals: int, bound: float) -> bool:
@@ -119,7 +126,6 @@ class CountedSums(WindowSums):
             and 2.0 * bound / intervals <= NARROW
             and intervals < 2**23
             and abs(problem.ignore_index) < 2**31
-            and _shared_bytes(problem.latent_NKD.device) >= 4 * WORDS + 1024
         )
 
     def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
@@ -127,7 +133,7 @@ class CountedSums(WindowSums):
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
-        _count_kernel(logits_NKV.device.index)(
+        _count_kernel(self.own, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
@@ -137,7 +143,7 @@ class CountedSums(WindowSums):
                 self.beyond, tokens, words, self.intervals, problem.ignore_index,
                 float(problem.z_loss), float(self.bound),
             ],
-            shared_mem=4 * WORDS,
+            shared_mem=8 * THREADS * self.own,
         )  # fmt: skip
         return stats
 
@@ -148,11 +154,6 @@ def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: i
 
 
 @functools.cache
-def _count_kernel(device: int):
-    options = {"THREADS": THREADS, "OWN": OWN, "PACKED": PACKED, "EACH": EACH, "WORDS": WORDS}
-    return nvrtc.compiled("table_counts", "", options, 4 * WORDS, device)
-
-
-def _shared_bytes(device: torch.device) -> int:
-    """Shared memory a block may ask for."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+def _count_kernel(own: int, device: int):
+    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH}
+    return nvrtc.compiled("table_counts", "", options, 8 * THREADS * own, device)
