@@ -1,4 +1,4 @@
-"""`python -m benchmarks <what>`: one subcommand per kind of hardware, and one for the figures."""
+"""`python -m benchmarks <what>`: one subcommand per kind of hardware, and those that present the results."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 
 RESULTS = Path(__file__).with_name("results")
+PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,6 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks import plots
 
         return plots.run(chosen.csv)
+    if chosen.command == "docs":
+        from benchmarks import docs
+
+        return docs.run(chosen.results, chosen.page)
 
     from benchmarks import cpu
 
@@ -49,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
+    docs = commands.add_parser("docs", help="the newest GPU benchmark into its page of the documentation")
+    docs.add_argument("--results", type=Path, default=RESULTS, help="folder with the CSV")
+    docs.add_argument("--page", type=Path, default=PAGE, help="the Markdown file to fill")
     return parser
 
 

@@ -63,14 +63,18 @@ def _facts(rows: list[Row]) -> str:
 def _targets(found: list[Verdict]) -> str:
     if not found:
         return "No row has a target."
-    met = sum(bool(verdict.met) for verdict in found)
-    missed = sum(verdict.met is False for verdict in found)
     lines = [
         [v.target.group, str(v.target), v.block.setting, "" if v.found is None else _amount(v), v.word]
         for v in found
     ]
-    summary = f"{met} met, {missed} missed, {len(found) - met - missed} not measured."
-    return f"{summary}\n\n{markdown(['shape', 'target', 'setting', 'found', 'verdict'], lines)}"
+    return f"{tally(found)}\n\n{markdown(['shape', 'target', 'setting', 'found', 'verdict'], lines)}"
+
+
+def tally(found: list[Verdict]) -> str:
+    """How many targets are met, in a sentence."""
+    met = sum(bool(verdict.met) for verdict in found)
+    missed = sum(verdict.met is False for verdict in found)
+    return f"{met} met, {missed} missed, {len(found) - met - missed} not measured."
 
 
 def _amount(verdict: Verdict) -> str:

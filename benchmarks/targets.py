@@ -58,6 +58,8 @@ class Verdict:
     block: Block
     found: float | None
     note: str = ""
+    own: Row | None = None
+    rival: str = ""  # the fastest of those the target is against
 
     @property
     def met(self) -> bool | None:
@@ -84,10 +86,11 @@ def verdicts(rows: list[Row]) -> list[Verdict]:
 def _verdict(target: Target, block: Block, row_of: dict[str, Row]) -> Verdict:
     own = row_of.get(target.contender)
     if own is None or own.ms is None:
-        return Verdict(target, block, None, own.failure if own else f"no row of {target.contender}")
+        return Verdict(target, block, None, own.failure if own else f"no row of {target.contender}", own)
     if target.what == "memory":
-        return Verdict(target, block, own.beyond_mib, "no allocator to ask on this device")
-    rivals = [row.ms for name in target.against if (row := row_of.get(name)) and row.ms is not None]
+        return Verdict(target, block, own.beyond_mib, "no allocator to ask on this device", own)
+    rivals = [(row.ms, name) for name in target.against if (row := row_of.get(name)) and row.ms is not None]
     if not rivals:
-        return Verdict(target, block, None, f"no time of {', '.join(target.against)}")
-    return Verdict(target, block, own.ms / min(rivals))
+        return Verdict(target, block, None, f"no time of {', '.join(target.against)}", own)
+    fastest, rival = min(rivals)
+    return Verdict(target, block, own.ms / fastest, own=own, rival=rival)

@@ -1,5 +1,7 @@
-"""Numbers in the documentation are those of the result files they came from."""
+"""Numbers in the documentation are those of the result files, or of the code, they came from."""
 
+import ast
+import contextlib
 import csv
 import json
 import re
@@ -9,6 +11,8 @@ from typing import Any
 
 import pytest
 from scipy import stats
+
+from benchmarks import docs
 
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +51,47 @@ def test_the_readme_states_the_newest_cpu_benchmark():
         assert [tuple(cell) for cell in cells] == [found[contender, words] for words in ("10000", "50000")], (
             line
         )
+
+
+def test_the_kernels_page_states_the_newest_gpu_benchmark():
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    assert docs.stated(page) == docs.section(newest), "run `python -m benchmarks docs`"
+
+
+def constants(path: str) -> dict[str, Any]:
+    """The literal constants of a module, read and not run: Triton need not be installed."""
+    found: dict[str, Any] = {}
+    for node in ast.parse((ROOT / "src" / "uncork" / "ops" / path).read_text()).body:
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=True))
+            for name, expression in pairs:
+                with contextlib.suppress(ValueError):  # not a literal
+                    found[ast.unparse(name)] = ast.literal_eval(expression)
+    return found
+
+
+def test_the_kernels_page_states_the_limits_in_the_code():
+    text = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    sums, rows = constants("triton/window_sums.py"), constants("triton/chunk_pass.py")
+    chunks = constants("chunked.py")
+    for phrase in (
+        f"with more than {rows['SHORT_ROW']:,} words",
+        f"rows of {sums['LONG_ROW']:,} words or more",
+        f"intervals no wider than {sums['NARROW'] * 1e3:g}e-3",
+        f"plain window has {sums['THREADS'] * sums['OWN']:,} intervals",
+        f"makes room for {sums['THREADS'] * sums['PACKED']:,}",
+        f"a window of {sums['WINDOW']:,} knots",
+        f"{(4 * sums['WORDS'] + 1024) // 1024} KiB of shared memory",
+        f"or {chunks['FEWEST_ROWS']} rows where those take more",
+        f"or {chunks['ENOUGH_WIDTHS']} D rows, whichever is larger",
+    ):
+        assert phrase in text, phrase
 
 
 Perplexities = dict[str, dict[int, float]]  # by seed and epoch
