@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import math
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class Device:
             graph.replay()
             return value
 
+        replay()
+        self.wait()  # what a graph does wrong must fail here, by name, and not among the others
         return replay
 
     def forget(self) -> None:
@@ -121,25 +124,28 @@ def reason(error: BaseException) -> str:
 
 
 def in_turn(device: Device, steps: dict[str, Step], seconds: float, least: int) -> dict[str, Samples]:
-    """Samples of every step, in rounds whose order rotates; each step gets an equal share of `seconds`.
+    """Samples of every step, in rounds of random order; each step gets an equal share of `seconds`.
 
-    A step with its share and `least` samples leaves the rounds; one that raises leaves with the reason.
+    A chip that just idled runs faster than one that just multiplied, so no step may always follow the same
+    other one, and each sample follows an untimed call of its own step. A step with its share and `least`
+    samples leaves the rounds; one that raises leaves with the reason.
     """
+    order = random.Random(0)
     samples = {name: Samples() for name in steps}
     gc.collect()
     enough = dict.fromkeys(steps, least)
     share = seconds / max(len(steps), 1)
     active = []
     for name, step in steps.items():
-        with _failing(device, samples[name]):
+        with _failing(device, name, samples[name]):
             once = min(device.seconds(step) for _ in range(2))
             samples[name].calls = max(1, min(MOST_CALLS, math.ceil(SAMPLE_SECONDS / once)))
             enough[name] = least if once < SLOW_SECONDS else (least + 1) // 2
             active.append(name)
-    for number in range(MOST_SAMPLES):
-        turn = number % max(len(active), 1)
-        for name in active[turn:] + active[:turn]:
-            with _failing(device, samples[name]):
+    for _ in range(MOST_SAMPLES):
+        for name in order.sample(active, len(active)):
+            with _failing(device, name, samples[name]):
+                steps[name]()
                 samples[name].seconds.append(device.seconds(steps[name], samples[name].calls))
         active = [n for n in active if not samples[n].failure and not _done(samples[n], enough[n], share)]
         if not active:
@@ -156,10 +162,13 @@ def _done(samples: Samples, enough: int, share: float) -> bool:
 
 
 @contextlib.contextmanager
-def _failing(device: Device, samples: Samples) -> Iterator[None]:
-    """A step that raises is a row with a reason; a device that no longer answers ends the run."""
+def _failing(device: Device, name: str, samples: Samples) -> Iterator[None]:
+    """A step that raises is a row with a reason; a device that no longer answers ends the run, saying where."""
     try:
         yield
     except Exception as error:
         samples.failure = reason(error)
-        device.wait()
+        try:
+            device.wait()
+        except Exception as lost:
+            raise RuntimeError(f"the device no longer answers after {name}: {reason(lost)}") from error
