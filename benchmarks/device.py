@@ -163,7 +163,7 @@ def _done(samples: Samples, enough: int, share: float) -> bool:
 
 @contextlib.contextmanager
 def _failing(device: Device, name: str, samples: Samples) -> Iterator[None]:
-    """A step that raises is a row with a reason; a device that no longer answers ends the run, saying where."""
+    """A step that raises is a row with a reason; a device that no longer answers ends the run by name."""
     try:
         yield
     except Exception as error:

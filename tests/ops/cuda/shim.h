@@ -1,8 +1,19 @@
-/* Enough of CUDA to run a kernel of one thread per block as C++: no GPU, no races, the arithmetic alone. */
+/* Enough of CUDA to run a kernel as C++ on a CPU, so that its arithmetic and its barriers are tested without a GPU.
+ *
+ * The threads of a block are fibers that run in turn, each up to its next barrier, shuffle or vote; a warp has 32 of
+ * them. The fibers of a warp must come to the same kind of such a point, and those of a block to the same barrier, or
+ * the run is aborted: on a GPU threads that disagree there wait forever. Blocks run one after another. Races between
+ * barriers are not found.
+ */
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
 
 #define __device__
 #define __global__
@@ -15,25 +26,116 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Index { int x; };
 static Index threadIdx{0}, blockIdx{0}, gridDim{1};
 
+/* -- fibers -- */
+static ucontext_t scheduler;
+static std::vector<ucontext_t> fibers;
+enum { ENDED, BARRIER, ANY, SHUFFLE, EXCHANGE, VOTE }; /* the first three are for a block */
+static std::vector<int> kinds;                         /* of the point each fiber waits at */
+static std::vector<double> slots;
+static std::function<void()> body;
+
+static void meet(int kind) {
+    kinds[threadIdx.x] = kind;
+    swapcontext(&fibers[threadIdx.x], &scheduler);
+}
+static void enter() {
+    body();
+    meet(ENDED);
+}
+static void resume(int first, int last) {
+    for (int i = first; i < last; i++) {
+        threadIdx.x = i;
+        swapcontext(&scheduler, &fibers[i]);
+    }
+}
+static int agreed(int first, int last) {
+    for (int i = first; i < last; i++)
+        if (kinds[i] != kinds[first]) {
+            fprintf(stderr, "threads %d and %d wait at points %d and %d\n", first, i, kinds[first], kinds[i]);
+            abort();
+        }
+    return first;
+}
+static void run_block(int threads, std::function<void()> kernel) {
+    const size_t stack = 1 << 16;
+    std::vector<char> stacks(stack * threads);
+    body = kernel;
+    fibers.assign(threads, ucontext_t());
+    kinds.assign(threads, ENDED);
+    slots.assign(threads, 0.0);
+    for (int i = 0; i < threads; i++) {
+        getcontext(&fibers[i]);
+        fibers[i].uc_stack.ss_sp = &stacks[stack * i];
+        fibers[i].uc_stack.ss_size = stack;
+        makecontext(&fibers[i], enter, 0);
+    }
+    resume(0, threads);
+    while (true) {
+        bool moved = false;
+        for (int warp = 0; warp < threads; warp += 32)
+            if (kinds[agreed(warp, warp + 32)] >= SHUFFLE) {
+                resume(warp, warp + 32);
+                moved = true;
+            }
+        if (moved) continue;
+        if (kinds[agreed(0, threads)] == ENDED) return;
+        resume(0, threads);
+    }
+}
+
+static inline void __syncthreads() { meet(BARRIER); }
+static inline bool __syncthreads_or(bool v) {
+    slots[threadIdx.x] = v;
+    meet(ANY);
+    bool any = false;
+    for (double slot : slots) any = any || slot != 0.0;
+    meet(ANY);
+    return any;
+}
+template <typename T> static T exchange(T v, int lane, int kind) {
+    slots[threadIdx.x] = (double)v;
+    meet(kind);
+    const T got = (T)slots[threadIdx.x / 32 * 32 + lane];
+    meet(kind);
+    return got;
+}
+template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return exchange(v, lane, SHUFFLE); }
+template <typename T> static T __shfl_xor_sync(unsigned, T v, int mask) {
+    return exchange(v, (threadIdx.x % 32) ^ mask, EXCHANGE);
+}
+static inline bool __all_sync(unsigned, bool v) {
+    slots[threadIdx.x] = v;
+    meet(VOTE);
+    bool all = true;
+    for (int lane = 0; lane < 32; lane++) all = all && slots[threadIdx.x / 32 * 32 + lane] != 0.0;
+    meet(VOTE);
+    return all;
+}
+
+/* -- numbers -- */
 static inline float __int_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
+static inline float __uint_as_float(unsigned v) { return __int_as_float(v); }
 static inline int __float_as_int(float f) { int v; memcpy(&v, &f, 4); return v; }
 static inline unsigned __float_as_uint(float f) { unsigned v; memcpy(&v, &f, 4); return v; }
 static inline float __fadd_rd(float a, float b) {
-    float sum = (float)((double)a + b);
+    const float sum = (float)((double)a + b);
     return (double)sum > (double)a + b ? std::nextafterf(sum, -INFINITY) : sum;
 }
+#define __expf expf
 static inline int __clz(int v) { return __builtin_clz(v); }
 template <typename T> static inline T __ldg(const T *p) { return *p; }
-template <typename T, typename U> static inline T atomicAdd(T *p, U v) { T old = *p; *p += v; return old; }
-
-/* A warp of one lane has nobody to agree with. */
-static inline int __shfl_sync(unsigned, int v, int) { return v; }
-static inline float __shfl_xor_sync(unsigned, float, int) { return 0.0f; }
-static inline unsigned __shfl_xor_sync(unsigned, unsigned, int) { return 0u; }
-static inline bool __all_sync(unsigned, bool) { return false; }
-static inline void __syncthreads() {}
-
+template <typename T, typename U> static inline T atomicAdd(T *p, U v) {
+    const T old = *p;
+    *p += v;
+    return old;
+}
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline long long min(long long a, long long b) { return a < b ? a : b; }
 static inline long long max(long long a, long long b) { return a > b ? a : b; }
 using std::isnan;
+
+/* -- low precisions: the kernels only write them -- */
+struct __nv_bfloat16 { float v; };
+struct __half { float v; };
+static inline __nv_bfloat16 __float2bfloat16(float v) { return {v}; }
+static inline __half __float2half(float v) { return {v}; }

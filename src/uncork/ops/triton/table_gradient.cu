@@ -99,7 +99,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                     if ((threadIdx.x & 31) != 0) continue;
                 }
                 const unsigned place = i - origin;
-                if (place + 1 < width) {
+                if (place < width - 1u) { /* unsigned: the interval left of the window is far to the right */
                     atomicAdd(mine + place, left);
                     atomicAdd(mine + place + 1, right);
                 } else {

@@ -1,0 +1,154 @@
+"""The CUDA sources run as C++ on a CPU, against sums in float64: the arithmetic, and that barriers agree.
+
+A GPU runs them in the tests of the triton backend; this is what the CPU suite alone can prove.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+SOURCES = Path(__file__).parents[2] / "src" / "uncork" / "ops" / "triton"
+SHIMS = Path(__file__).parent / "cuda"
+COMPILER = shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+BOUND, ROWS, WORDS, BLOCKS, THREADS = 20.0, 3, 9001, 2, 64
+WINDOW = 28_672
+
+
+@pytest.fixture(scope="module", params=["table_counts", "table_gradient"])
+def kernel(request, tmp_path_factory):
+    """A function that runs one of the kernels, and its name."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    source = (SOURCES / f"{name}.cu").read_text()
+    # Of shared memory of no stated size, and headers of low precisions, the shim has its own.
+    kept = [s for s in source.splitlines() if "extern __shared__" not in s and "#include <cuda_" not in s]
+    (folder / "kernel.cu").write_text(
+        "\n".join(kept).replace("#define THREADS 1024\n#ifndef EACH", "#ifndef EACH")
+    )
+    macros = {"THREADS": THREADS, "OWN": WINDOW // THREADS, "EACH": 8, "WINDOW": WINDOW, "BLOCKS": BLOCKS}
+    library = folder / "kernel.so"
+    subprocess.run(
+        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
+         "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return name, ctypes.CDLL(str(library)).run
+
+
+@dataclass
+class Sums:
+    """What a kernel must give: logsumexp and f at the target of each row, dL/dz, and sums per knot."""
+
+    lse: np.ndarray
+    f_word: np.ndarray
+    dz: np.ndarray
+    knots: np.ndarray
+    beyond: np.ndarray
+    gross: float  # the size of all g, up and down
+
+
+def right(z, values, target, weight, scale, z_loss) -> Sums:
+    """In float64, a line for each formula."""
+    intervals = len(values) - 1
+    step = 2 * BOUND / intervals
+    z = z.astype(float)
+    index = np.clip(np.floor((z + BOUND) / step), 0, intervals - 1).astype(int)
+    offset = z - (index * step - BOUND)
+    slope = np.diff(values)[index] / step
+    f = values[index] + slope * offset
+    top = f.max(1)
+    lse = top + np.log(np.exp(f - top[:, None]).sum(1))
+    valid = target != -100
+    word, rows = np.where(valid, target, 0), np.arange(len(z))
+    share = valid * scale * weight[word]
+    g = (share + 2 * valid * scale * z_loss * lse)[:, None] * np.exp(f - lse[:, None])
+    g[rows, word] -= share
+    t = np.clip(offset / step, 0, 1)
+    knots = np.bincount(index.ravel(), (g * (1 - t)).ravel(), intervals + 1)
+    knots[1:] += np.bincount(index.ravel(), (g * t).ravel(), intervals)
+    far = g * (offset - t * step)
+    beyond = np.array([far[z < -BOUND].sum(), far[z > BOUND].sum()])
+    return Sums(lse, f[rows, word], g * slope, knots, beyond, np.abs(g).sum())
+
+
+def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
+    name, run = kernel
+    intervals = len(values) - 1
+    step = 2 * BOUND / intervals
+    pairs = np.stack([values[:-1], np.diff(values) / step], 1).astype(np.float32)
+    span = WINDOW if name == "table_counts" else WINDOW - 1
+    origin = int(np.clip((np.nan_to_num(z[0].mean()) + BOUND) / step - span / 2, 0, max(intervals - span, 0)))
+    window = np.array([origin], np.int32)
+    share = (target != -100) * scale * weight[np.where(target == -100, 0, target)]
+    factor = share + 2 * (target != -100) * scale * z_loss * expected.lse
+    given = np.stack([expected.lse, np.zeros(len(z)), factor, share]).astype(np.float32)
+    stats, dz = np.zeros((3, len(z)), np.float32), np.zeros(z.shape, np.float32)
+    staging = np.zeros((BLOCKS, WINDOW, 2) if name == "table_counts" else (BLOCKS, WINDOW), np.float32)
+    spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
+    arrays = (z, given, target, weight.astype(np.float32), scale.astype(np.float32), pairs, window)
+    at = lambda array: array.ctypes.data_as(ctypes.c_void_p)
+    run(
+        *map(at, arrays), at(stats), at(dz), at(staging), at(spill), at(beyond),
+        len(z), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
+    )  # fmt: skip
+    knots = np.zeros(max(intervals + 1, origin + WINDOW + 1))
+    knots[:intervals] += spill[:, 0]
+    knots[1 : intervals + 1] += spill[:, 1]
+    total = staging.astype(float).sum(0)
+    if name == "table_counts":
+        knots[origin : origin + WINDOW] += total[:, 0]
+        knots[origin + 1 : origin + WINDOW + 1] += total[:, 1]
+    else:
+        knots[origin : origin + WINDOW] += total
+    with np.errstate(divide="ignore"):
+        lse = stats[0].astype(float) + np.log(stats[1].astype(float))
+    return Sums(lse, stats[2], dz, knots[: intervals + 1], beyond, 0.0)
+
+
+def logits(kind: str) -> np.ndarray:
+    draw = np.random.default_rng(0).standard_normal((ROWS, WORDS))
+    z = {
+        "narrow": 0.3 * draw, "wide": 3.5 * draw, "moved": draw + 7.0, "beyond": 14.0 * draw,
+        "equal": 0.0 * draw + 0.12371, "close": 0.3 + 1e-4 * draw,
+        "outside": draw + np.array([[0.0], [12.0], [-30.0]]),
+    }[kind]  # fmt: skip
+    return z.astype(np.float32)
+
+
+@pytest.mark.parametrize("intervals", [100_000, 1_000_000])
+@pytest.mark.parametrize("kind", ["narrow", "wide", "moved", "beyond", "equal", "close", "outside"])
+def test_sums(kernel, kind, intervals):
+    random = np.random.default_rng(1)
+    slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
+    values = np.concatenate([[0.0], np.cumsum(slopes * (2 * BOUND / intervals))]) - BOUND
+    target = np.array([5, -100, 17])
+    weight, scale = random.random(WORDS) + 0.5, np.array([0.5, 0.25, 0.3])
+    problem = (logits(kind), values, target, weight, scale, 0.01)
+    expected = right(*problem)
+    sums = found(kernel, *problem, expected)
+    # dL/dv sums the knots from the right. A float32 logit is not known better than its spacing, and counting
+    # may move a/6 of an interval's mass to the next knot; else what float32 loses of a sum of all g.
+    moved = np.cumsum((sums.knots - expected.knots)[::-1])
+    step, counting = 2.0 * BOUND / intervals, kernel[0] == "table_counts"
+    spacing = np.spacing(np.abs(problem[0])) / step
+    place = slopes.max() * step / 6.0 if counting else 0.0
+    assert np.abs(moved).max() <= (2e-6 + min(spacing.max(), 1.0) + place) * expected.gross
+    assert abs(moved[-1]) <= 2e-6 * expected.gross  # nothing is lost
+    assert np.allclose(sums.beyond, expected.beyond, rtol=1e-5, atol=1e-6)
+    if counting:
+        assert np.allclose(sums.lse, expected.lse, rtol=1e-6, atol=2e-6)
+        assert np.allclose(sums.f_word, expected.f_word, rtol=1e-6, atol=1e-6)
+        return
+    # A logit that close to a knot may be read on its other side, where the slope is another.
+    position = (problem[0].astype(float) + BOUND) / step
+    clear = np.abs(position - np.round(position)) > 2.0 * np.spacing(np.float32(intervals))
+    assert clear.any()
+    worst = np.abs(sums.dz - expected.dz)[clear].max()
+    assert worst <= 1e-5 * np.abs(expected.dz).max()
