@@ -32,7 +32,8 @@ def test_knot_values_and_their_gradient(intervals, bound, dtype):
     (grad,) = torch.autograd.grad(found, v, upstream)
     assert found.dtype == torch.float64 and grad.dtype == dtype
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)
-    torch.testing.assert_close(grad, right, rtol=1e-12 if dtype == torch.float64 else 1e-6, atol=1e-12)
+    # The interpreter cuts off to bfloat16 where a GPU rounds: one step of the dtype, not half of one.
+    torch.testing.assert_close(grad, right, rtol=max(torch.finfo(dtype).eps, 1e-12), atol=1e-12)
 
 
 def test_knot_values_have_second_derivatives():
