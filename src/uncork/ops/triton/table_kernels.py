@@ -150,6 +150,7 @@ def slopes_gradient_kernel(
     v = tl.load(v_ptr + index, mask=mask, other=0.0).to(tl.float64)
     e = tl.exp(-tl.abs(v))
     sigmoid = tl.where(v > 0, 1.0, e) / (1.0 + e)
-    tl.store(
-        dv_ptr + index, (sigmoid * wide(step, step_rest, v) * above).to(dv_ptr.dtype.element_ty), mask=mask
-    )
+    dv = sigmoid * wide(step, step_rest, v) * above
+    if dv_ptr.dtype.element_ty != tl.float64:
+        dv = dv.to(tl.float32)  # on the way to lower precisions, to which float64 is not converted everywhere
+    tl.store(dv_ptr + index, dv.to(dv_ptr.dtype.element_ty), mask=mask)
