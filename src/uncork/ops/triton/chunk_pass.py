@@ -9,7 +9,7 @@ from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
 from uncork.ops.triton import kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.functions import INCREASING, KINDS
-from uncork.ops.triton.table_gradient import IntegerSums, Sums
+from uncork.ops.triton.sums import IntegerSums, Sums
 from uncork.ops.triton.window_sums import CountedSums, SharedSums
 
 

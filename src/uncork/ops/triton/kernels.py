@@ -224,6 +224,7 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     tl.atomic_add(sums_ptr + index + 1, right, mask=m_words & (right != 0))
     # In units of 2^14 bounds, so that logits up to 16384 bounds away still fit.
     rest = (offset - t * step) / (bound * 16384.0)
+    rest = tl.where(b_g == 0.0, 0.0, rest)  # a logit of minus infinity is infinitely far and pulls nothing
     beyond = (b_g * rest * unit).to(tl.int64)
     slot = intervals + 1 + (offset > 0).to(tl.int32)
     tl.atomic_add(sums_ptr + slot, beyond, mask=m_words & ((b_z < -bound) | (b_z > bound)) & (beyond != 0))

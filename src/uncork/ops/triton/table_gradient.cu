@@ -90,7 +90,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 if (j < words) put(out + j, g * pair[q].y);
                 const float t = fminf(fmaxf(offset * per_step, 0.0f), 1.0f);
                 float right = g * t, left = g - right;
-                if (j < words && fabsf(x[q]) > bound)
+                if (g != 0.0f && fabsf(x[q]) > bound) /* 0 times minus infinity is no number */
                     atomicAdd(beyond + (offset > 0.0f), (double)g * (offset - t * step));
                 if (__all_sync(0xffffffffu, i == __shfl_sync(0xffffffffu, i, 0))) {
                     /* One knot takes the whole warp: add it up first. */

@@ -22,14 +22,18 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 
 @triton.jit
 def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexpr, BLOCK: tl.constexpr):
-    """The first interval of a window of `width` around the mean logit of one row."""
+    """The first interval of a window of `width` around the mean of one row's logits inside the table."""
     total = 0.0
+    count = 0.0
     for start in range(0, words, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
-        total += tl.sum(tl.load(z_ptr + offsets, mask=offsets < words, other=0.0).to(tl.float32), 0)
-    middle = (total / words + bound) * (intervals / (2.0 * bound)) - 0.5 * width
+        b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=float("inf")).to(tl.float32)
+        inside = tl.abs(b_z) <= bound  # not a masked word's minus infinity, nor NaN
+        total += tl.sum(tl.where(inside, b_z, 0.0), 0)
+        count += tl.sum(inside.to(tl.float32), 0)
+    middle = (total / tl.maximum(count, 1.0) + bound) * (intervals / (2.0 * bound)) - 0.5 * width
     room = (intervals - width).to(tl.float32)
-    middle = tl.where(middle > 0.0, middle, 0.0)  # NaN too
+    middle = tl.maximum(middle, 0.0)
     tl.store(window_ptr, tl.minimum(middle, room).to(tl.int32))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from uncork.ops.problem import Problem
 from uncork.ops.triton import nvrtc, table_kernels
-from uncork.ops.triton.table_gradient import Sums
+from uncork.ops.triton.sums import Sums
 
 
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
