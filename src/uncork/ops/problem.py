@@ -80,7 +80,9 @@ class Problem:
         return q_NV
 
     def tokens(self, start: int, stop: int) -> "Problem":
-        """The same problem for some of the tokens."""
+        """The same problem for some of the tokens; itself, at no cost, for all of them."""
+        if start == 0 and stop == len(self.latent_NKD):
+            return self
         prior = self.log_prior_NK
         return replace(
             self,
