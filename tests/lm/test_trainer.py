@@ -1,5 +1,6 @@
 """Runs: what they write, that they resume exactly, and how they fail."""
 
+import copy
 import errno
 import json
 import math
@@ -216,9 +217,10 @@ def test_windows_follow_each_other_with_their_states_and_their_rates(make_config
     forward, step = LanguageModel.forward, AveragedSGD.step
 
     def watched(model, tokens_TB, states=None, target_TB=None):
+        copies = copy.deepcopy(states)  # the step changes them in place
         out = forward(model, tokens_TB, states, target_TB)
         if isinstance(out, Step):
-            calls.append((tokens_TB, states, target_TB, out.states))
+            calls.append((tokens_TB, copies, target_TB, out.states))
         return out
 
     def watched_step(optimizer, *arguments, **keywords):

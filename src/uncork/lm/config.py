@@ -169,13 +169,17 @@ class Config:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
     matrix products use it too; bfloat16 computes the recurrence in it."""
+    pieces: int = 1
+    """Pieces a window is cut into, over which the layers work at the same time on a GPU."""
+    graphs: bool = False
+    """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down."""
     log_every: int = 200
     save_every: int | None = None
     """Steps between states saved inside an epoch; one is saved after each epoch anyway."""
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "log_every"):
+        for name in ("epochs", "pieces", "log_every"):
             _positive(name, getattr(self, name))
         for name in ("max_steps", "save_every"):
             if getattr(self, name) is not None:

@@ -108,6 +108,13 @@ def window(stream_TB: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
     return stream_TB[start : start + length], stream_TB[start + 1 : start + 1 + length]
 
 
+def following(stream_TB: Tensor, start: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """As `window` for a start that is on the device: nothing waits for it. All `length` steps must exist."""
+    rows_T = start + torch.arange(length + 1, device=stream_TB.device)
+    read_TB = stream_TB.index_select(0, rows_T)
+    return read_TB[:-1], read_TB[1:]
+
+
 def _number(lines: Iterable[str], numbers: dict[str, int]) -> Tensor:
     # A typed array, not a list: WikiText-103 has 103 million tokens.
     stream = array("q")

@@ -16,7 +16,6 @@ from torch import (
     Tensor,
     _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
     _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
-    _foreach_lerp_,  # pyright: ignore[reportPrivateImportUsage]
 )
 from torch.optim import Optimizer
 
@@ -81,7 +80,8 @@ class AveragedSGD(Optimizer):
         self.trigger = trigger
         self.history: list[float] = []
         self.averaging = isinstance(trigger, AtEpoch) and trigger.epoch == 0
-        self.averaged_steps = 0
+        # Steps averaged over. A tensor beside the parameters, so that a CUDA graph can count them.
+        self._count: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
@@ -95,6 +95,11 @@ class AveragedSGD(Optimizer):
         if self.averaging:
             self._average()
         return loss
+
+    @property
+    def averaged_steps(self) -> int:
+        """Iterates in the average; reading it waits for the device."""
+        return 0 if self._count is None else int(self._count.item())
 
     def observe(self, loss: float) -> bool:
         """Note an evaluation's loss; True if the trigger fires on it (averaging then starts)."""
@@ -134,7 +139,9 @@ class AveragedSGD(Optimizer):
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         self.history = [float(loss) for loss in state_dict["history"]]
         self.averaging = bool(state_dict["averaging"])
-        self.averaged_steps = int(state_dict["averaged_steps"])
+        count = int(state_dict["averaged_steps"])
+        device = next(self._parameters()).device
+        self._count = torch.tensor(float(count), dtype=torch.float64, device=device) if count else None
 
     def _descend(self, group: dict[str, Any], scale: float) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
@@ -147,13 +154,16 @@ class AveragedSGD(Optimizer):
 
     def _average(self) -> None:
         parameters = list(self._parameters())
-        self.averaged_steps += 1
-        if self.averaged_steps == 1:
-            for parameter in parameters:
-                self.state[parameter]["average"] = parameter.detach().clone()
-            return
-        averages = [self.state[p]["average"] for p in parameters]
-        _foreach_lerp_(averages, parameters, 1.0 / self.averaged_steps)
+        if self._count is None:
+            self._count = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
+        self._count += 1.0
+        weights: dict[torch.dtype, Tensor] = {}
+        for parameter in parameters:
+            state = self.state[parameter]
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
+            weight = weights.setdefault(parameter.dtype, self._count.reciprocal().to(parameter.dtype))
+            state["average"].lerp_(parameter, weight)
 
     def _parameters(self) -> Iterator[Tensor]:
         for group in self.param_groups:

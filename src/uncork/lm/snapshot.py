@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uncork.lm.awd_lstm import LanguageModel, States
+from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.checkpoint import fill_model, model_tensors
 from uncork.lm.corpus import Corpus
 from uncork.lm.optim import AveragedSGD
+from uncork.lm.step import Carried
 from uncork.lm.world import World
 
 
@@ -35,8 +36,7 @@ class Position:
 
 def snapshot(
     at: Position,
-    states: States,
-    epoch_nll: Tensor,
+    carried: Carried,
     model: LanguageModel,
     optimizer: AveragedSGD,
     lengths: torch.Generator,
@@ -45,10 +45,10 @@ def snapshot(
 ) -> Snapshot:
     """Collect it. Every process must call this together."""
     tensors = model_tensors(model, "model/")
-    for layer, state in enumerate(states):
+    for layer, state in enumerate(carried.states):
         for name, part in zip(("hidden", "cell"), state, strict=True):
             tensors[f"states/{layer}/{name}"] = torch.cat(world.gather(part), dim=1)
-    for rank, total in enumerate(world.gather(epoch_nll)):
+    for rank, total in enumerate(world.gather(carried.epoch_nll)):
         tensors[f"epoch_nll/{rank}"] = total
     for name, generator_state in _generators(world).items():
         for rank, part in enumerate(world.gather(generator_state)):
@@ -68,13 +68,14 @@ def snapshot(
 
 def restore(
     saved: Snapshot,
+    carried: Carried,
     model: LanguageModel,
     optimizer: AveragedSGD,
     lengths: torch.Generator,
     corpus: Corpus,
     world: World,
-) -> tuple[Position, States, Tensor]:
-    """Put it back; returns the position, the carried states and the loss summed in this epoch."""
+) -> Position:
+    """Put it back, in place, and return the position."""
     tensors, facts = saved
     _check(facts, corpus, world)
     fill_model(model, _part(tensors, "model/"), "The saved state")
@@ -86,14 +87,15 @@ def restore(
     if world.device.type == "cuda":
         torch.cuda.set_rng_state(tensors[f"random/cuda/{world.rank}"], world.device)
     own = world.share(tensors["states/0/hidden"].shape[1])
-    states = [
-        (_place(tensors, layer, "hidden", own, world), _place(tensors, layer, "cell", own, world))
-        for layer in range(len(model.encoder.layers))
-    ]
+    for layer, state in enumerate(carried.states):
+        for name, part in zip(("hidden", "cell"), state, strict=True):
+            part.copy_(tensors[f"states/{layer}/{name}"][:, own])
+    carried.epoch_nll.copy_(tensors[f"epoch_nll/{world.rank}"])
     position = facts["position"]
     if position["best_nll"] is None:
         position["best_nll"] = math.inf
-    return Position(**position), states, tensors[f"epoch_nll/{world.rank}"].to(world.device)
+    carried.start.fill_(position["start"])
+    return Position(**position)
 
 
 def _check(facts: dict[str, Any], corpus: Corpus, world: World) -> None:
@@ -119,7 +121,3 @@ def _generators(world: World) -> dict[str, Tensor]:
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _place(tensors: dict[str, Tensor], layer: int, name: str, own: slice, world: World) -> Tensor:
-    return tensors[f"states/{layer}/{name}"][:, own].contiguous().to(world.device)

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from uncork.lm.awd_lstm import detach
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import load_model, load_state, save_model, save_state
 from uncork.lm.config import Config, DataConfig
-from uncork.lm.corpus import batchify, window
+from uncork.lm.corpus import batchify
 from uncork.lm.evaluate import evaluate
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
+from uncork.lm.step import Carried, build_step, check_graphs
 from uncork.lm.tensorboard import Events
 from uncork.lm.world import World
 from uncork.results import append_jsonl, read_json, write_json
@@ -65,6 +65,7 @@ def _train(
     config: Config, folder: Path, resume: bool, world: World, stop: StopRequest, progress: Progress
 ) -> dict[str, Any]:
     check_folder(config, folder, resume)
+    check_graphs(config.graphs, world)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write
@@ -87,11 +88,10 @@ def _train(
     lengths = torch.Generator().manual_seed(config.seed)
 
     at = Position()
-    states = model.encoder.initial_states(train_TB.shape[1])
-    epoch_nll = torch.zeros((), dtype=torch.float64, device=world.device)
+    carried = Carried.fresh(model, train_TB.shape[1], world.device)
     loaded = load_state(folder / "state") if resume else None
     if loaded is not None:
-        at, states, epoch_nll = restore(loaded, model, optimizer, lengths, corpus, world)
+        at = restore(loaded, carried, model, optimizer, lengths, corpus, world)
         progress.say(f"resumed after step {at.step}")
     elif world.is_first:
         open_folder(config, folder, corpus)
@@ -100,30 +100,23 @@ def _train(
     events = Events(folder, enabled=config.tensorboard and world.is_first)
 
     def save() -> None:
-        tensors, facts = snapshot(at, states, epoch_nll, model, optimizer, lengths, corpus, world)
+        tensors, facts = snapshot(at, carried, model, optimizer, lengths, corpus, world)
         if world.is_first:
             save_state(folder / "state", at.step, tensors, facts)
 
+    step = build_step(config, forward, optimizer, train_TB, carried)
     finished = at.epoch >= config.epochs or at.step == config.max_steps
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
         model.train()
         while at.start < train_TB.shape[0] - 1 and at.step != config.max_steps:
-            tokens_TB, target_TB = window(train_TB, at.start, draw_length(config.data, lengths))
-            result = forward(tokens_TB, states, target_TB)
-            optimizer.zero_grad()
-            result.loss.backward()
-            if config.optim.clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
-            # A long window's mean gradient is no larger but stands for more words.
-            optimizer.step(scale=tokens_TB.shape[0] / config.data.bptt)
-            states = detach(result.states)
-            epoch_nll += result.nll.detach().double() * tokens_TB.shape[0]
-            at.start += tokens_TB.shape[0]
-            at.epoch_tokens += tokens_TB.shape[0]
+            length = min(draw_length(config.data, lengths), train_TB.shape[0] - 1 - at.start)
+            step(length)
+            at.start += length
+            at.epoch_tokens += length
             at.step += 1
             if at.step % config.log_every == 0:
-                mean_nll = _mean(world, epoch_nll, at.epoch_tokens)
+                mean_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
                 _check_finite("training", mean_nll, at)
                 now = time.monotonic()
                 milliseconds = 1000.0 * (now - clock) / (at.step - clock_step)
@@ -138,7 +131,7 @@ def _train(
             if config.save_every and at.step % config.save_every == 0:
                 save()
 
-        train_nll = _mean(world, epoch_nll, at.epoch_tokens)
+        train_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
         train_seconds = time.monotonic() - epoch_began
         with optimizer.averaged():
             valid_nll = world.agree(evaluate(model, valid_TB, config.data.bptt).nll)
@@ -168,8 +161,7 @@ def _train(
         )
         at.epoch, at.start, at.epoch_tokens = at.epoch + 1, 0, 0
         at.evaluations += 1
-        states = model.encoder.initial_states(train_TB.shape[1])
-        epoch_nll = torch.zeros_like(epoch_nll)
+        carried.clear_()
         epoch_began = time.monotonic()
         finished = (
             at.epoch >= config.epochs

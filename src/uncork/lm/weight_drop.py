@@ -49,12 +49,19 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.run(x_TBD, state, self.drop_weights(x_TBD.dtype))
+
+    def drop_weights(self, dtype: torch.dtype) -> list[Tensor]:
+        """The weights of one pass over a window whose input has `dtype`: a new mask in training."""
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
             weight_hh = weight_hh * keep_mask(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
+        return [weight.to(self.compute_dtype or dtype) for weight in weights]
+
+    def run(self, x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        """Read the window, or a piece of it, under weights of `drop_weights`."""
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
-        weights = [weight.to(inner) for weight in weights]
         hidden, cell = (part.to(inner) for part in state)
         y_TBH, hidden, cell = _lstm(x_TBD.to(inner), (hidden, cell), weights)
         return y_TBH.to(dtype), (hidden.to(dtype), cell.to(dtype))

@@ -1,0 +1,109 @@
+"""The training step: its window, layers at work at the same time, and CUDA graphs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from uncork import results
+from uncork.lm import FunctionConfig, HeadConfig, train
+from uncork.lm.build import build_model, build_optimizer
+from uncork.lm.corpus import following, window
+from uncork.lm.step import Carried, TrainingStep
+
+
+HEADS = {
+    "softmax": HeadConfig(),
+    "plif": HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 50}, lr=0.5)),
+    "mixture": HeadConfig(kind="mixture", components=3),
+}
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_a_start_on_the_device_gives_the_same_window():
+    stream_TB = torch.arange(60).view(20, 3)
+    for start, length in ((0, 1), (0, 19), (7, 12), (18, 1)):
+        for ours, theirs in zip(
+            following(stream_TB, torch.tensor(start), length), window(stream_TB, start, length), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+
+
+def take_steps(config, count, pieces):
+    """Parameters, states and summed loss after `count` steps in float64."""
+    torch.manual_seed(3)
+    model = build_model(replace(config, pieces=pieces), 30).double().train()
+    optimizer = build_optimizer(config, model)
+    stream_TB = torch.randint(30, (200, 4), generator=torch.Generator().manual_seed(5))
+    carried = Carried.fresh(model, 4, torch.device("cpu"))
+    step = TrainingStep(config, model, optimizer, stream_TB, carried)
+    torch.manual_seed(4)
+    for length in (17, 5, 1, 20)[:count]:
+        step(length)
+    assert carried.start.item() == sum((17, 5, 1, 20)[:count])
+    return [
+        *model.parameters(),
+        *(part for state in carried.states for part in state),
+        carried.epoch_nll,
+    ]
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 4, 100])
+@pytest.mark.parametrize("head", HEADS)
+def test_pieces_of_time_change_nothing_but_rounding(make_config, head, pieces):
+    config = make_config(HEADS[head])
+    for ours, whole in zip(take_steps(config, 4, pieces), take_steps(config, 4, 1), strict=True):
+        torch.testing.assert_close(ours, whole, rtol=1e-9, atol=1e-12)
+
+
+def test_the_carried_state_starts_an_epoch_at_zero(make_config):
+    model = build_model(make_config(), 30)
+    carried = Carried.fresh(model, 4, torch.device("cpu"))
+    tensors = [carried.start, carried.epoch_nll, *(part for state in carried.states for part in state)]
+    assert all(not tensor.any() for tensor in tensors)
+    for tensor in tensors:
+        tensor.fill_(2)
+    carried.clear_()
+    assert all(not tensor.any() for tensor in tensors)
+    assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)  # none shares another's memory
+
+
+def test_graphs_are_refused_where_there_can_be_none(make_config, tmp_path):
+    with pytest.raises(ValueError, match=r"`graphs` must be false .* got cpu"):
+        train(replace(make_config(), graphs=True, device="cpu"), tmp_path / "run")
+
+
+@gpu
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("head", HEADS)
+def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head, pieces):
+    """Same masks, same windows, averaging from the second epoch on: the losses agree."""
+    config = replace(make_config(HEADS[head], epochs=4), device="cuda", pieces=pieces)
+    train(config, tmp_path / "ordinary")
+    train(replace(config, graphs=True), tmp_path / "graphs")
+    losses = [
+        [[r["train_nll"], r["valid_nll"]] for r in results.read_jsonl(tmp_path / name / "metrics.jsonl")]
+        for name in ("ordinary", "graphs")
+    ]
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=2e-4, atol=0.0)
+
+
+@gpu
+def test_a_run_with_graphs_stops_and_resumes(make_config, tmp_path):
+    config = replace(make_config(epochs=4), device="cuda", graphs=True)
+    whole = train(config, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        from uncork.lm import trainer
+
+        original, calls = trainer.append_jsonl, []
+
+        def fail_at_second(*arguments):
+            calls.append(original(*arguments))
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(trainer, "append_jsonl", fail_at_second)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "parts")
+    resumed = train(config, tmp_path / "parts", resume=True)
+    assert resumed["valid_nll"] == pytest.approx(whole["valid_nll"], rel=2e-4)
