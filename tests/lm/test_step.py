@@ -73,6 +73,14 @@ def test_graphs_are_refused_where_there_can_be_none(make_config, tmp_path):
         train(replace(make_config(), graphs=True, device="cpu"), tmp_path / "run")
 
 
+def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_path):
+    config = replace(make_config(), precision="bfloat16", recurrence="persistent", device="cpu")
+    with pytest.raises(ValueError, match=r"`recurrence` must be 'library' here, .* CUDA device, not cpu"):
+        train(config, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"must come with precision 'bfloat16' and pieces 1; got 'float32'"):
+        replace(make_config(), recurrence="persistent")
+
+
 @gpu
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("head", HEADS)
@@ -86,6 +94,14 @@ def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head, pieces):
         for name in ("ordinary", "graphs")
     ]
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=2e-4, atol=0.0)
+
+
+@gpu
+def test_persistent_layers_train_as_the_librarys_do(make_config, tmp_path):
+    config = replace(make_config(epochs=4), device="cuda", precision="bfloat16")
+    library = train(config, tmp_path / "library")
+    ours = train(replace(config, recurrence="persistent", graphs=True), tmp_path / "persistent")
+    assert ours["valid_nll"] == pytest.approx(library["valid_nll"], rel=5e-3)
 
 
 @gpu

@@ -37,7 +37,7 @@ class AWDLSTM(nn.Module):
     """Embedding, locked dropouts, and weight-dropped LSTM layers, the last of its own width.
 
     `compute_dtype` is that of the recurrence. A window is cut into `pieces` of time, over which the
-    layers work at the same time on a GPU (see `lanes`).
+    layers work at the same time on a GPU (see `lanes`); `persistent` layers do not, they need it whole.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class AWDLSTM(nn.Module):
         config: ModelConfig,
         compute_dtype: torch.dtype | None = None,
         pieces: int = 1,
+        persistent: bool = False,
     ) -> None:
         super().__init__()
         self.pieces = pieces
@@ -53,7 +54,7 @@ class AWDLSTM(nn.Module):
         self.embedding = nn.Embedding(num_words, config.embedding)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         self.layers = nn.ModuleList(
-            WeightDropLSTM(before, after, config.weight_dropout, compute_dtype)
+            WeightDropLSTM(before, after, config.weight_dropout, compute_dtype, persistent)
             for before, after in zip(widths, widths[1:], strict=False)
         )
         self.embedding_dropout = config.embedding_dropout
@@ -92,7 +93,7 @@ class AWDLSTM(nn.Module):
             (x_TBD,) = parcel.take()
             if weights is None:
                 mask = self.hidden_dropout.draw_mask(x_TBD) if number > 0 else None
-                weights = layer.drop_weights(x_TBD.dtype)
+                weights = layer.drop_weights()
             y_TBD, state = layer.run(x_TBD if mask is None else x_TBD * mask, state, weights)
             done.append(lanes.hand_over([y_TBD]))
         return done, state

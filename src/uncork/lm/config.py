@@ -169,6 +169,9 @@ class Config:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
     matrix products use it too; bfloat16 computes the recurrence in it."""
+    recurrence: Literal["library", "persistent"] = "library"
+    """What runs the LSTM: torch's kernels, or one launch per layer and window that keeps the recurrent
+    matrix on the chip (CUDA, bfloat16, one process on the GPU)."""
     pieces: int = 1
     """Pieces a window is cut into, over which the layers work at the same time on a GPU."""
     graphs: bool = False
@@ -185,6 +188,12 @@ class Config:
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
+        _one_of("recurrence", self.recurrence, ("library", "persistent"))
+        if self.recurrence == "persistent" and (self.precision, self.pieces) != ("bfloat16", 1):
+            raise ValueError(
+                "`recurrence` 'persistent' must come with precision 'bfloat16' and pieces 1; got "
+                f"{self.precision!r} and {self.pieces}."
+            )
 
 
 def _positive(name: str, value: float) -> None:

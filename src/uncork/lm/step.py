@@ -14,6 +14,7 @@ from uncork.lm.awd_lstm import LanguageModel, States
 from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
+from uncork.lm.persistent import unsuited
 from uncork.lm.world import World
 
 
@@ -90,11 +91,18 @@ def build_step(
     return GraphedStep(step) if config.graphs else step
 
 
-def check_graphs(graphs: bool, world: World) -> None:
-    """Refuse CUDA graphs where there can be none."""
-    if graphs and (world.device.type != "cuda" or world.size > 1):
+def check_device(config: Config, world: World) -> None:
+    """Refuse CUDA graphs and persistent layers where there can be none."""
+    if config.graphs and (world.device.type != "cuda" or world.size > 1):
         where = f"{world.size} processes" if world.size > 1 else world.device.type
         raise ValueError(f"`graphs` must be false but for one process on a CUDA device; got {where}.")
+    if config.recurrence == "persistent":
+        streams = config.data.batch_size // world.size
+        for size in {config.model.hidden, config.model.width}:
+            if reason := unsuited(size, streams, world.device):
+                raise ValueError(
+                    f"`recurrence` must be 'library' here, since of a persistent layer {reason}."
+                )
 
 
 class GraphedStep:

@@ -23,7 +23,7 @@ from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
-from uncork.lm.step import Carried, build_step, check_graphs
+from uncork.lm.step import Carried, build_step, check_device
 from uncork.lm.tensorboard import Events
 from uncork.lm.world import World
 from uncork.results import append_jsonl, read_json, write_json
@@ -65,7 +65,7 @@ def _train(
     config: Config, folder: Path, resume: bool, world: World, stop: StopRequest, progress: Progress
 ) -> dict[str, Any]:
     check_folder(config, folder, resume)
-    check_graphs(config.graphs, world)
+    check_device(config, world)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.lm.dropout import check_probability, keep_mask
+from uncork.lm.persistent import persistent_lstm, unsuited
 
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (1, B, H)
@@ -26,6 +27,8 @@ class WeightDropLSTM(nn.Module):
     - `input_size`, `hidden_size`: widths D and H.
     - `p`: probability of dropping an entry of the recurrent matrix, in training only.
     - `compute_dtype`: dtype of the recurrence; parameters and results keep their own.
+    - `persistent`: on a GPU run the recurrence as one launch (see `persistent`) where that suits; for
+      a `compute_dtype` of bfloat16.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class WeightDropLSTM(nn.Module):
         hidden_size: int,
         p: float = 0.0,
         compute_dtype: torch.dtype | None = None,
+        persistent: bool = False,
     ) -> None:
         super().__init__()
+        self.persistent = persistent
         self.hidden_size = hidden_size
         self.p = check_probability("p", p)
         self.compute_dtype = compute_dtype
@@ -49,19 +54,25 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.run(x_TBD, state, self.drop_weights(x_TBD.dtype))
+        return self.run(x_TBD, state, self.drop_weights())
 
-    def drop_weights(self, dtype: torch.dtype) -> list[Tensor]:
-        """The weights of one pass over a window whose input has `dtype`: a new mask in training."""
+    def drop_weights(self) -> list[Tensor]:
+        """The weights of one pass over a window: a new mask in training."""
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
             weight_hh = weight_hh * keep_mask(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
-        return [weight.to(self.compute_dtype or dtype) for weight in weights]
+        if self.persistent and weight_hh.is_cuda:
+            return weights  # its gradients are float32, which a cast here would round
+        return [weight.to(self.compute_dtype or weight.dtype) for weight in weights]
 
     def run(self, x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """Read the window, or a piece of it, under weights of `drop_weights`."""
+        if self.persistent and unsuited(self.hidden_size, x_TBD.shape[1], x_TBD.device) is None:
+            y_TBH, hidden_BH, cell_BH = persistent_lstm(x_TBD, state[0][0], state[1][0], weights)
+            return y_TBH, (hidden_BH[None], cell_BH[None])
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
+        weights = [weight.to(inner) for weight in weights]
         hidden, cell = (part.to(inner) for part in state)
         y_TBH, hidden, cell = _lstm(x_TBD.to(inner), (hidden, cell), weights)
         return y_TBH.to(dtype), (hidden.to(dtype), cell.to(dtype))

@@ -1,4 +1,4 @@
-"""CUDA sources of this folder, compiled at first use by the NVRTC that comes with torch."""
+"""CUDA sources, compiled at first use by the NVRTC that comes with torch."""
 
 import functools
 import warnings
@@ -7,12 +7,15 @@ from pathlib import Path
 import torch
 
 
-def compiled(name: str, arguments: str, macros: dict[str, int], shared_bytes: int, device: int):
-    """The kernel `name` of the source of that name, a callable of torch, with that much shared memory."""
-    source = Path(__file__).with_name(f"{name}.cu").read_text()
+TABLE_GRADIENT = Path(__file__).with_name("table_gradient.cu")
+TABLE_COUNTS = Path(__file__).with_name("table_counts.cu")
+
+
+def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int, device: int):
+    """The kernel `name`, with its template's arguments, a callable of torch, with that much shared memory."""
     options = ["-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())]
     with torch.cuda.device(device):
-        kernel = torch.cuda._compile_kernel(source, name + arguments, nvcc_options=options)
+        kernel = torch.cuda._compile_kernel(source.read_text(), name, nvcc_options=options)
         kernel.set_shared_memory_config(shared_bytes)
     return kernel
 
@@ -21,7 +24,7 @@ def compiled(name: str, arguments: str, macros: dict[str, int], shared_bytes: in
 def can_compile(device: int) -> bool:
     """Whether torch's run-time compiler works here; where it does not, the integer sums take over."""
     try:
-        compiled("table_gradient", "<float>", {"EACH": 1}, 1024, device)
+        compiled(TABLE_GRADIENT, "table_gradient<float>", {"EACH": 1}, 1024, device)
     except (AttributeError, OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         warnings.warn(f"the fast sums of a learned function cannot be compiled here: {reason}", stacklevel=2)

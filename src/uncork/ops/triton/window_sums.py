@@ -150,10 +150,11 @@ class CountedSums(WindowSums):
 
 @functools.cache
 def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
-    return nvrtc.compiled("table_gradient", f"<{OUTPUTS[dtype]}>", {"EACH": each}, shared_bytes, device)
+    name = f"table_gradient<{OUTPUTS[dtype]}>"
+    return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each}, shared_bytes, device)
 
 
 @functools.cache
 def _count_kernel(own: int, device: int):
     options = {"THREADS": THREADS, "OWN": own, "EACH": EACH}
-    return nvrtc.compiled("table_counts", "", options, 8 * THREADS * own, device)
+    return nvrtc.compiled(nvrtc.TABLE_COUNTS, "table_counts", options, 8 * THREADS * own, device)

@@ -1,0 +1,147 @@
+"""An LSTM layer whose recurrence is one launch forward and one backward: see persistent.cu.
+
+Products take bfloat16 operands and sum in float32; cells, gradients and results are float32, hidden states
+float32 numbers rounded to bfloat16. All blocks of a launch wait for each other, so nothing else
+may keep them off the GPU: one process on it, and no other launch of this kind beside it.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from uncork.ops.triton import nvrtc
+
+
+SOURCE = Path(__file__).with_suffix(".cu")
+# As in the source.
+WARPS, COLUMNS, FORWARD_UNITS, BACKWARD_UNITS = 12, 24, 12, 16
+THREADS = 32 * WARPS
+# More would not stay in registers.
+MOST_HIDDEN = 32 * WARPS * 3
+MOST_STREAMS = 4 * COLUMNS
+
+
+def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None:
+    """Why a layer cannot run this way, or None if it can."""
+    if device.type != "cuda":
+        return f"it needs a CUDA device, not {device.type}"
+    if hidden_size % 2 or hidden_size > MOST_HIDDEN:
+        return f"its width must be even and at most {MOST_HIDDEN}, not {hidden_size}"
+    if streams > MOST_STREAMS:
+        return f"it takes at most {MOST_STREAMS} streams, not {streams}"
+    blocks = torch.cuda.get_device_properties(device).multi_processor_count
+    if -(-hidden_size // FORWARD_UNITS) > blocks:
+        return f"its {-(-hidden_size // FORWARD_UNITS)} blocks must fit on {blocks} multiprocessors at once"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs bfloat16 products, of compute capability 8.0 on"
+    return None
+
+
+def persistent_lstm(
+    x_TBD: Tensor, hidden_BH: Tensor, cell_BH: Tensor, weights: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All outputs (T, B, H), the last of them and the last cell; `weights` in torch's order."""
+    return PersistentLSTM.apply(x_TBD, hidden_BH, cell_BH, *weights)
+
+
+class PersistentLSTM(torch.autograd.Function):
+    """`persistent_lstm` with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_TBD: Tensor,
+        hidden_BH: Tensor,
+        cell_BH: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor,
+        bias_hh: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps, streams, _ = x_TBD.shape
+        size = hidden_BH.shape[1]
+        pitch = macros(size, streams)["PITCH"]
+        x, weight_ih, weight_hh = (t.to(torch.bfloat16).contiguous() for t in (x_TBD, weight_ih, weight_hh))
+        input_TBG = _product(x.flatten(0, 1), weight_ih.t()).add_(bias_ih + bias_hh)
+        hidden = torch.zeros(steps + 1, streams, pitch, dtype=torch.bfloat16, device=x.device)
+        hidden[0, :, :size] = hidden_BH
+        cell = torch.empty(steps + 1, streams, size, device=x.device)
+        cell[0] = cell_BH
+        gates = torch.empty(steps, streams, 4 * size, dtype=torch.bfloat16, device=x.device)
+        run = _kernels(size, streams, x.device.index)
+        run.forward(input_TBG, weight_hh, hidden, cell, gates, steps)
+        ctx.save_for_backward(x, weight_ih, weight_hh, hidden, cell, gates)
+        y_TBH = hidden[1:, :, :size].float()
+        return y_TBH, y_TBH[-1].clone(), cell[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TBH: Tensor, dhidden_BH: Tensor, dcell_BH: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_ih, weight_hh, hidden, cell, gates = ctx.saved_tensors
+        steps, streams, width = gates.shape
+        size = width // 4
+        dhidden_TBH = dy_TBH.float().clone(memory_format=torch.contiguous_format)
+        dhidden_TBH[-1] += dhidden_BH
+        dcell = dcell_BH.float().clone(memory_format=torch.contiguous_format)
+        dgates = torch.empty_like(gates)
+        run = _kernels(size, streams, x.device.index)
+        run.backward(dhidden_TBH, weight_hh, gates, cell, dcell, dgates, steps)
+        flat = dgates.flatten(0, 1)
+        dx = _product(flat, weight_ih).view(x.shape) if ctx.needs_input_grad[0] else None
+        dhidden = _product(dgates[0], weight_hh) if ctx.needs_input_grad[1] else None
+        dweight_ih = _product(flat.t(), x.flatten(0, 1))
+        dweight_hh = _product(flat.t(), hidden[:-1].flatten(0, 1)[:, :size])
+        dbias = flat.sum(0, dtype=torch.float32)
+        return dx, dhidden, dcell, dweight_ih, dweight_hh, dbias, dbias
+
+
+def macros(size: int, streams: int) -> dict[str, int]:
+    """What the source is compiled with for a layer of `size` units over `streams`."""
+    forward, backward = (-(-length // (32 * WARPS)) for length in (size, 4 * size))
+    return {
+        "HIDDEN": size, "STREAMS": streams, "FORWARD_PAIRS": forward, "BACKWARD_PAIRS": backward,
+        "PITCH": 32 * WARPS * forward,
+    }  # fmt: skip
+
+
+class _Kernels:
+    """The two launches for one size."""
+
+    def __init__(self, size: int, streams: int, device: int) -> None:
+        self.blocks = -(-size // FORWARD_UNITS), -(-size // BACKWARD_UNITS)
+        pitch = COLUMNS + 1
+        self.shared = 4 * WARPS * 4 * FORWARD_UNITS * pitch, 4 * WARPS * BACKWARD_UNITS * pitch
+        self.kernels = tuple(
+            nvrtc.compiled(SOURCE, name, macros(size, streams), shared, device)
+            for name, shared in zip(("lstm_forward", "lstm_backward"), self.shared, strict=True)
+        )
+
+    def forward(self, *arguments: Any) -> None:
+        self._launch(0, arguments)
+
+    def backward(self, *arguments: Any) -> None:
+        self._launch(1, arguments)
+
+    def _launch(self, which: int, arguments: tuple[Any, ...]) -> None:
+        *tensors, steps = arguments
+        counter = torch.zeros(1, dtype=torch.int32, device=tensors[0].device)
+        self.kernels[which](
+            (self.blocks[which], 1, 1),
+            (THREADS, 1, 1),
+            [*tensors, counter, steps],
+            shared_mem=self.shared[which],
+        )
+
+
+@functools.cache
+def _kernels(size: int, streams: int, device: int) -> _Kernels:
+    return _Kernels(size, streams, device)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a b of bfloat16 matrices in float32."""
+    return torch.mm(a, b, out_dtype=torch.float32)

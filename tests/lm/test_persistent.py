@@ -1,0 +1,181 @@
+"""The persistent LSTM: run as C++ on a CPU against torch in float64, and on a GPU where there is one."""
+
+import ctypes
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from uncork.lm import persistent
+from uncork.lm.persistent import BACKWARD_UNITS, FORWARD_UNITS, SOURCE, PersistentLSTM, macros, unsuited
+
+
+COMPILER = shutil.which("c++")
+SHIM = Path(__file__).parent / "cuda" / "persistent.cpp"
+GPU = torch.cuda.is_available()
+# Widths that do and do not fill the blocks, and more streams than one group has.
+SIZES = [(24, 3), (50, 20), (16, 1), (40, 30)]
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    """A function of a size that gives the two kernels as functions of CPU tensors."""
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+
+    @functools.cache
+    def build(size: int, streams: int):
+        folder = tmp_path_factory.mktemp("persistent")
+        (folder / "kernel.cu").write_text(SOURCE.read_text())
+        library = folder / "kernel.so"
+        options = [f"-D{name}={value}" for name, value in macros(size, streams).items()]
+        subprocess.run(
+            [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
+             "-o", library, SHIM, *options],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        return Emulated(ctypes.CDLL(str(library)), size)
+
+    return build
+
+
+class Emulated:
+    """Stands in for the launches on a GPU."""
+
+    def __init__(self, library, size):
+        self.library = library
+        self.blocks = -(-size // FORWARD_UNITS), -(-size // BACKWARD_UNITS)
+
+    def forward(self, *arguments):
+        self._run(0, arguments)
+
+    def backward(self, *arguments):
+        self._run(1, arguments)
+
+    def _run(self, which, arguments):
+        *tensors, steps = arguments
+        counter = torch.zeros(1, dtype=torch.int32)
+        pointers = [t.data_ptr() for t in (*tensors, counter)]
+        self.library.run(which, self.blocks[which], steps, (ctypes.c_void_p * 7)(*pointers))
+        assert counter.item() == self.blocks[which] * steps
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, emulated, monkeypatch):
+    if request.param == "cuda":
+        if not GPU:
+            pytest.skip("needs a GPU")
+        return request.param
+    monkeypatch.setattr(persistent, "_kernels", lambda size, streams, device: emulated(size, streams))
+    monkeypatch.setattr(persistent, "_product", lambda a, b: (a.double() @ b.double()).float())
+    return request.param
+
+
+def problem(size, streams, steps=5, width=8):
+    """Inputs that bfloat16 holds exactly, so that only the recurrence rounds, and gradients of the results."""
+    generator = torch.Generator().manual_seed(size)
+
+    def draw(*shape, scale=1.0):
+        return (scale * torch.randn(*shape, generator=generator)).bfloat16().double()
+
+    gates = 4 * size
+    inputs = [
+        draw(steps, streams, width), draw(streams, size, scale=0.5), draw(streams, size),
+        draw(gates, width, scale=0.5), draw(gates, size, scale=size**-0.5), draw(gates, scale=0.1),
+        draw(gates, scale=0.1),
+    ]  # fmt: skip
+    upstream = [draw(steps, streams, size), draw(streams, size), draw(streams, size)]
+    return inputs, upstream
+
+
+def truth(inputs, upstream):
+    """Results and gradients by torch's LSTM, in the dtype of the inputs."""
+    x, h, c, *weights = (t.clone().requires_grad_() for t in inputs)
+    y, hidden, cell = torch._VF.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, True, False, False)
+    results = [y, hidden[0], cell[0]]
+    torch.autograd.backward(results, upstream)
+    return results, [t.grad for t in (x, h, c, *weights)]
+
+
+def rounded_loop(inputs, upstream):
+    """The same in float64 but for the states and gates' gradients, which are rounded as the kernels do."""
+
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value, gradient_too):
+            ctx.gradient_too = gradient_too
+            return value if gradient_too else value.bfloat16().double()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return (gradient.bfloat16().double() if ctx.gradient_too else gradient), None
+
+    x, h, c, *weights = (t.clone().requires_grad_() for t in inputs)
+    ys, state, cell = [], h, c
+    for x_B in x:
+        gates = x_B @ weights[0].T + state @ weights[1].T + weights[2] + weights[3]
+        i, f, g, o = Round.apply(gates, True).chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        state = Round.apply(o.sigmoid() * cell.tanh(), False)
+        ys.append(state)
+    results = [torch.stack(ys), state, cell]
+    torch.autograd.backward(results, upstream)
+    return results, [t.grad for t in (x, h, c, *weights)]
+
+
+NAMES = ["y", "h", "c", "dx", "dh", "dc", "dweight_ih", "dweight_hh", "dbias_ih", "dbias_hh"]
+
+
+@pytest.mark.parametrize(("size", "streams"), SIZES)
+def test_values_and_every_gradient(device, size, streams):
+    """Against the truth, no worse than twice what rounding states and gates' gradients alone costs."""
+    inputs, upstream = problem(size, streams)
+    leaves = [t.float().to(device).requires_grad_() for t in inputs]
+    results = PersistentLSTM.apply(*leaves)
+    torch.autograd.backward(results, [g.float().to(device) for g in upstream])
+    ours = [*results, *(leaf.grad for leaf in leaves)]
+    right, floor = ([*a, *b] for a, b in (truth(inputs, upstream), rounded_loop(inputs, upstream)))
+    for name, got, exact, rounded in zip(NAMES, ours, right, floor, strict=True):
+        error = (got.detach().double().cpu() - exact).norm() / exact.norm()
+        allowed = 2.0 * (rounded - exact).norm() / exact.norm() + 1e-6
+        # The values of gates are kept in bfloat16 for backward: 2^-9 of each factor.
+        allowed += 4e-3 if name.startswith("d") else 0.0
+        assert error <= allowed, f"{name}: {error:.2e} against {allowed:.2e}"
+
+
+def test_a_window_of_one_step_and_none_that_asks_for_dx(device):
+    inputs, upstream = problem(24, 3, steps=1)
+    leaves = [t.float().to(device) for t in inputs]
+    for leaf in leaves[3:]:
+        leaf.requires_grad_()
+    y, h, c = PersistentLSTM.apply(*leaves)
+    assert torch.equal(y[0], h) and c.shape == h.shape
+    (y * upstream[0].float().to(device)).sum().backward()
+    assert all(leaf.grad is None for leaf in leaves[:3])
+    assert all(torch.isfinite(leaf.grad).all() for leaf in leaves[3:])
+
+
+def test_what_does_not_suit_is_said():
+    cpu = torch.device("cpu")
+    assert "CUDA device, not cpu" in (unsuited(1150, 20, cpu) or "")
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize(
+    ("size", "streams", "steps"), [(1150, 20, 70), (400, 20, 95), (960, 12, 70), (1150, 80, 40)]
+)
+def test_at_the_sizes_of_the_recipes_no_worse_than_cudnn(size, streams, steps):
+    inputs, upstream = problem(size, streams, steps, width=size)
+    leaves = [t.float().cuda().requires_grad_() for t in inputs]
+    results = PersistentLSTM.apply(*leaves)
+    torch.autograd.backward(results, [g.float().cuda() for g in upstream])
+    ours = [*results, *(leaf.grad for leaf in leaves)]
+    low = [[t.bfloat16().cuda() for t in part] for part in (inputs, upstream)]
+    wide = [[t.cuda() for t in part] for part in (inputs, upstream)]
+    theirs, right = ([*a, *b] for a, b in (truth(*low), truth(*wide)))
+    for name, got, cudnn, exact in zip(NAMES, ours, theirs, right, strict=True):
+        errors = [((t.detach().double() - exact).norm() / exact.norm()).item() for t in (got, cudnn)]
+        assert errors[0] <= 1.5 * errors[1] + 1e-6, f"{name}: {errors[0]:.2e} against {errors[1]:.2e}"
