@@ -10,8 +10,9 @@ from uncork.recipes.command import command, overrides
 
 
 def rebuilt(config):
-    text = command(to_dict(config))
-    assert text is not None
+    changes = overrides(to_dict(config))
+    assert changes is not None
+    text = command(to_dict(config), changes)
     program, verb, recipe, *changes = shlex.split(text)
     assert (program, verb) == ("uncork", "train")
     return build(recipe, tuple(changes))
@@ -20,8 +21,8 @@ def rebuilt(config):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_as_it_stands_needs_no_override(name):
     config = build(name)
-    assert overrides(to_dict(config)) == ()
-    assert command(to_dict(config)) == f"uncork train {name} seed={config.seed}"
+    assert overrides(to_dict(config)) == []
+    assert command(to_dict(config), []) == f"uncork train {name} seed={config.seed}"
 
 
 @pytest.mark.parametrize(
@@ -51,9 +52,11 @@ def test_a_head_of_another_kind_is_given_whole():
 
 def test_the_command_does_not_say_where_the_corpora_lie():
     config = build("penn_softmax", ("data.root=/somewhere/on/a/machine",))
-    assert command(to_dict(config)) == "uncork train penn_softmax seed=141"
+    changes = overrides(to_dict(config))
+    assert changes == ["data.root=/somewhere/on/a/machine"]
+    assert command(to_dict(config), changes) == "uncork train penn_softmax seed=141"
 
 
-def test_no_command_for_other_recipes_or_other_versions():
-    assert command({"name": "mine", "seed": 1}) is None
-    assert command(to_dict(build("penn_plif")) | {"a_later_field": 1}) is None
+def test_nothing_is_said_of_other_recipes_or_other_versions():
+    assert overrides({"name": "mine", "seed": 1}) is None
+    assert overrides(to_dict(build("penn_plif")) | {"a_later_field": 1}) is None

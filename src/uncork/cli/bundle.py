@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from uncork.lm.bundle import bundle as write_bundle
+from uncork.recipes.bundle import bundle as write_bundle
 
 
 # Without it `uncork.cli.main` says what to install, and the annotations below stay text.

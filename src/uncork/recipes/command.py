@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,12 +11,12 @@ from uncork.lm.config_io import from_dict, override, to_dict
 from uncork.recipes import RECIPES
 
 
-# Overrides are applied one by one and each must leave a valid configuration. Where a head changes its kind that
-# fails, and the head, or the whole model, is given at once.
+# Overrides are applied one by one and each must leave a valid configuration. Where a head changes its kind
+# that fails, and the head, or the whole model, is given at once.
 AT_ONCE = ((), ("model.head",), ("model",))
 
 
-def overrides(values: dict[str, Any]) -> tuple[str, ...] | None:
+def overrides(values: dict[str, Any]) -> list[str] | None:
     """What `values` (a `config.json`) changes in the recipe it names, as `path=value`.
 
     None where the name is not that of a recipe of this package, or the file is of another version.
@@ -28,18 +29,15 @@ def overrides(values: dict[str, Any]) -> tuple[str, ...] | None:
     except ValueError:
         return None
     for whole in AT_ONCE:
-        changes = tuple(_differences(to_dict(recipe()), to_dict(config), "", whole))
+        changes = _differences(to_dict(recipe()), to_dict(config), "", whole)
         with suppress(ValueError):
             if override(recipe(), changes) == config:
                 return changes
     return None
 
 
-def command(values: dict[str, Any]) -> str | None:
+def command(values: dict[str, Any], changes: Sequence[str]) -> str:
     """`uncork train RECIPE seed=... path=value ...`; the seed is always said, the corpora's place never."""
-    changes = overrides(values)
-    if changes is None:
-        return None
     said = [change for change in changes if not change.startswith(("seed=", "data.root="))]
     return shlex.join(["uncork", "train", values["name"], f"seed={values['seed']}", *said])
 
