@@ -4,8 +4,8 @@ import pytest
 
 from uncork.cli import main
 from uncork.lm import train
-from uncork.recipes.bundle import bundle, main as bundle_main
 from uncork.recipes import build
+from uncork.recipes.bundle import bundle, main as bundle_main
 from uncork.results import find_runs, read_json, read_jsonl, run_record, write_json
 
 

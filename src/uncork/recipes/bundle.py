@@ -1,7 +1,7 @@
 """`python -m uncork.recipes.bundle RUNS... -o FILE`: many run folders as one file, for moving and committing.
 
-Reports read the file as they read the folders. It holds neither weights nor words. What each run changed in its
-recipe is stored too: recipes may change, and the file then still says what was run.
+Reports read the file as they read the folders. It holds neither weights nor words. What each run changed in
+its recipe is stored too: recipes may change, and the file then still says what was run.
 """
 
 import argparse
