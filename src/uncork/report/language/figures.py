@@ -80,6 +80,7 @@ def gap_figure(trial: Trial) -> Figure:
         texts.append(f"{arm.label} {shared[-1][1]:+.2f}")
     late = _late(trial)
     axes.set_xlim(left=late - 0.5)
+    axes.locator_params(axis="x", integer=True)
     axes.axhline(0.0, color="#000000", linewidth=1.0)
     _fit_height(axes, late)
     axes.set_ylabel("valid perplexity minus softmax's")

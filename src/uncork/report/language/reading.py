@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from uncork.recipes.published import NUMBERS, SOURCES
+from uncork.recipes.published import SOURCES
 from uncork.report.language.compare import CONTROLS, LEVEL, Difference, count, to_controls, to_softmax
 from uncork.report.language.runs import LABELS, Run
-from uncork.report.language.tables import p_value
+from uncork.report.language.tables import p_value, published
 from uncork.report.language.trials import Trial
 from uncork.report.reading import share
 
@@ -63,7 +63,7 @@ def limits(trial: Trial) -> list[str]:
     """Seeds, convergence, settings: what the means leave open."""
     lines = [_seeds(trial), _convergence(trial)]
     changes = sorted({change for run in trial.runs for change in _budget_changes(run)})
-    if changes and any(run.name in NUMBERS for run in trial.runs):
+    if changes and any(published(arm) for arm in trial.arms):
         lines.append(
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
@@ -128,7 +128,7 @@ def _unfinished(run: Run) -> str:
 
 def sources(trial: Trial) -> str | None:
     """Where the published columns come from."""
-    used = {number.source for arm in trial.arms for number in NUMBERS.get(arm.recipe, ())}
+    used = {source for arm in trial.arms for source in published(arm)}
     if not used:
         return None
     names = "; ".join(f"{source}: {text}" for source, text in SOURCES.items() if source in used)

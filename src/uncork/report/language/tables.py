@@ -16,8 +16,8 @@ SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
 def perplexity_table(trial: Trial) -> Table:
     """Valid and test of each arm, its difference to softmax, and what others published."""
     compared = to_softmax(trial)
-    published = {arm.label: _published(arm) for arm in trial.arms}
-    sources = list(dict.fromkeys(source for numbers in published.values() for source in numbers))
+    printed = {arm.label: published(arm) for arm in trial.arms}
+    sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
     best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in _SCORES}
     rows = []
     for arm in trial.arms:
@@ -26,7 +26,7 @@ def perplexity_table(trial: Trial) -> Table:
             found = arm.spread(name)
             row.append((plus_minus(found), found.mean == best[name]))
         row += [(text, False) for text in _difference(compared.get(arm.label))]
-        row += [(str(published[arm.label].get(source, NONE)), False) for source in sources]
+        row += [(str(printed[arm.label].get(source, NONE)), False) for source in sources]
         rows.append(row)
     columns = ["head", "seeds", "valid", "test", "test minus softmax", "95 % interval", "p"]
     columns += [f"{source}, valid/test" for source in sources]
@@ -36,9 +36,14 @@ def perplexity_table(trial: Trial) -> Table:
 _SCORES = ("valid_perplexity", "test_perplexity")
 
 
-def _published(arm: Arm) -> dict[str, Published]:
-    """By source; a changed head is not the one that was published."""
-    return {} if arm.changes else {number.source: number for number in NUMBERS.get(arm.recipe, ())}
+def published(arm: Arm) -> dict[str, Published]:
+    """By source; neither a changed head nor other text is what was published."""
+    other_text = [
+        c for c in arm.runs[0].overrides or () if c.startswith(("data.corpus=", "data.limit_tokens="))
+    ]
+    if arm.changes or other_text:
+        return {}
+    return {number.source: number for number in NUMBERS.get(arm.recipe, ())}
 
 
 def _difference(found: Difference | None) -> list[str]:
@@ -88,15 +93,16 @@ def _hardware(arm: Arm) -> set[str]:
 
 def control_table(trial: Trial, comparisons: int) -> Table | None:
     """Learned functions against the controls; what passes the stricter level is marked."""
+    tests = to_controls(trial)
+    if not tests:
+        return None
+    level = LEVEL / comparisons
     rows = []
-    for found in to_controls(trial):
-        passes = found.p < LEVEL / comparisons
+    for found in tests:
         row = [f"{found.arm.label} against {found.control.label}", *_difference(found)]
-        row.append("yes" if passes else "no")
-        rows.append([(text, passes and text == "yes") for text in row])
-    columns = ["test perplexity of", "difference", "95 % interval", "p", f"p below {LEVEL / comparisons:.2g}"]
-    caption = "Learned functions against their controls (Welch's t-test)"
-    return Table(caption, columns, rows) if rows else None
+        rows.append([(text, False) for text in row] + [("yes", True) if found.p < level else ("no", False)])
+    columns = ["test perplexity of", "difference", "95 % interval", "p", f"p below {level:.2g}"]
+    return Table("Learned functions against their controls (Welch's t-test)", columns, rows)
 
 
 def slope_table(trial: Trial) -> Table | None:
