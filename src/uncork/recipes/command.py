@@ -49,8 +49,12 @@ def _differences(
     for name, value in after.items():
         path, old = where + name, before.get(name)
         # An assignment adds options and cannot take any away: then all of them are given.
-        inside = isinstance(old, dict) and isinstance(value, dict) and old.keys() <= value.keys()
-        if inside and path not in whole:
+        if (
+            isinstance(old, dict)
+            and isinstance(value, dict)
+            and old.keys() <= value.keys()
+            and path not in whole
+        ):
             found += _differences(old, value, f"{path}.", whole)
         elif name not in before or value != old:
             found.append(f"{path}={_text(value)}")
