@@ -252,8 +252,13 @@ def test_pictures_say_in_words_what_they_show():
     assert "softmax 62.00 (epoch 6)" in curves.alt and "MoS 58.00 (epoch 6)" in curves.alt
     assert "PLIF from the identity -2.00" in gaps.alt
     slope = figures.function_figure(trial, "slope")
-    low, high = min(LEARNED["slope"]), max(LEARNED["slope"])
-    assert f"PLIF from the identity: slopes {low:.2f} to {high:.2f} for logits from -2.0 to 2.0" in slope.alt
+    assert "PLIF from the identity: slopes 0.50 to 1.50 for logits from -2.0 to 2.0" in slope.alt
+
+
+def test_functions_are_drawn_without_quantiles_too():
+    learned = {name: LEARNED[name] for name in ("x", "f", "slope", "slopes")}
+    slope = figures.function_figure(only(run("penn_plif", 1, 58.0, learned_function=learned)), "slope")
+    assert "slopes 0.50 to 14.00 for logits from -9.0 to 9.0" in slope.alt
 
 
 def test_sections_come_only_where_there_is_something_to_show():
