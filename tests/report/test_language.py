@@ -83,6 +83,16 @@ def test_another_setting_is_another_arm_and_says_so():
     }
 
 
+def test_arms_of_a_recipe_that_has_changed_are_told_apart():
+    """A bundle says what was changed in the recipe of its day: nothing, in both of these."""
+    before = run("penn_plif", 1, 59.0, ("model.head.function.lr=0.5",)) | {"overrides": []}
+    trial = only(before, run("penn_plif", 2, 58.0))
+    assert {arm.label for arm in trial.arms} == {
+        "PLIF from the identity (function.lr=0.5)",
+        "PLIF from the identity (function.lr=2.0)",
+    }
+
+
 def test_unfinished_and_repeated_runs_are_in_no_mean():
     again = run("penn_plif", 2, 58.0)
     again["provenance"]["started"] = "at 9"

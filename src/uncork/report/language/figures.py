@@ -19,7 +19,7 @@ ROLE_STYLES = STYLES | {
     "other": ("#009E73", "^", "-"),
 }
 LINES = ("-", "--", ":", "-.")
-SIZE = (6.4, 5.2)
+SIZE = (5.2, 4.8)
 
 
 def styles(trial: Trial) -> dict[str, tuple[str, str, str]]:
@@ -47,7 +47,7 @@ def curve_figure(trial: Trial) -> Figure:
     _fit_height(axes, early)
     _averaging_marks(axes, trial, look)
     axes.set_ylabel("valid perplexity")
-    axes.set_title(trial.title, fontsize=10)
+    axes.set_title(trial.title, fontsize=9)
     axes.set_xlabel("epoch")
     _legend(figure)
     title = f"Valid perplexity by epoch, {trial.title}"
@@ -85,7 +85,7 @@ def gap_figure(trial: Trial) -> Figure:
     _fit_height(axes, late)
     axes.set_ylabel("valid perplexity minus softmax's")
     axes.set_xlabel("epoch")
-    axes.set_title(trial.title, fontsize=10)
+    axes.set_title(trial.title, fontsize=9)
     _legend(figure)
     title = f"Difference to softmax by epoch, {trial.title}"
     reading = (
@@ -125,7 +125,7 @@ def function_figure(trial: Trial, view: str) -> Figure:
     axes.axhline(plain, color="#999999", linewidth=0.8)
     axes.set_xlabel("logit x")
     axes.set_ylabel(label)
-    axes.set_title(trial.title, fontsize=10)
+    axes.set_title(trial.title, fontsize=9)
     _legend(figure)
     title = f"Learned functions, {label}, {trial.title}"
     reading = f"Over the range the logits occupy, first seed; the grey line is softmax. {'; '.join(texts)}."

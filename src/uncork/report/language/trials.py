@@ -118,6 +118,7 @@ def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
             trial.repeated.append(by_seed[run.seed])
         by_seed[run.seed] = run
     trial.arms = [_arm([by_seed[seed] for seed in sorted(by_seed)]) for by_seed in arms.values()]
+    _tell_apart(trial.arms)
     trial.arms.sort(key=lambda arm: (list(LABELS).index(arm.role), len(arm.changes), arm.label))
     return trial
 
@@ -132,6 +133,20 @@ def _arm(runs: list[Run]) -> Arm:
         if name not in ("name", "seed") and not name.startswith("model.head")
     }
     return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
+
+
+def _tell_apart(arms: list[Arm]) -> None:
+    """Arms named alike, of recipes that have changed or are somebody's own, get what differs in brackets."""
+    alike: dict[str, list[Arm]] = defaultdict(list)
+    for arm in arms:
+        alike[arm.label].append(arm)
+    for group in alike.values():
+        values = [flat(arm.runs[0].config) for arm in group]
+        names = sorted({name for each in values for name in each if name != "seed"})
+        differing = [name for name in names if len({repr(each.get(name)) for each in values}) > 1]
+        for arm, each in zip(group, values, strict=True):
+            texts = [f"{name.removeprefix('model.head.')}={each.get(name)}" for name in differing]
+            arm.label += f" ({', '.join(texts)})" if texts else ""
 
 
 def _title(budget: dict[str, Any]) -> str:
