@@ -41,7 +41,7 @@ lint: $(STAMP)  ## ruff (lint and format) and pyright
 
 # The report is made from the committed result files, and left out of the repository: it is large.
 docs: $(STAMP)  ## build the documentation into site/
-	$(BIN)/python -m uncork report results/synthetic-full.jsonl results/theory.json -o docs/report.html --figures site_figures
+	$(BIN)/python -m uncork report results/synthetic-full.jsonl results/lm-*.jsonl results/theory.json -o docs/report.html --figures site_figures
 	@rm -rf site_figures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

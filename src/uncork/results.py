@@ -106,6 +106,31 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             ) from error
 
 
+RUN_KIND = "language_model_run"
+
+
+def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
+    """The run folders of language models at or under `folder`, finished or not."""
+    places = [path.parent for path in Path(folder).rglob("config.json")]
+    return sorted(place for place in places if (place / "provenance.json").exists())
+
+
+def run_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """A run folder as one record without weights and words; `result` is None before the run has ended."""
+    folder = Path(folder)
+    metrics, result = folder / "metrics.jsonl", folder / "result.json"
+    config = read_json(folder / "config.json")
+    # Where one machine keeps its corpora is no part of the run.
+    config["data"] = {name: value for name, value in config["data"].items() if name != "root"}
+    return {
+        "kind": RUN_KIND,
+        "config": config,
+        "metrics": list(read_jsonl(metrics)) if metrics.exists() else [],
+        "provenance": read_json(folder / "provenance.json"),
+        "result": read_json(result) if result.exists() else None,
+    }
+
+
 def provenance() -> dict[str, Any]:
     """What a result file must say of its origin: versions, commit, hardware, time of start."""
     import torch

@@ -1,11 +1,13 @@
 """The page in a real browser: no console message, pictures drawn, nothing wider than a phone."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
 
 import pytest
+from language_records import story
 from records import write_runs
 
 from uncork.report import write_report
@@ -13,6 +15,7 @@ from uncork.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+FIGURES = 15 + 4  # of the synthetic experiment and of language models
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr",
@@ -44,13 +47,15 @@ def browse(page, profile):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
-    return write_report([write_runs(folder / "runs")], folder / "report.html")[0]
+    lines = "".join(json.dumps(record) + "\n" for record in story())
+    (folder / "lm.jsonl").write_text(lines, encoding="utf-8")
+    return write_report([write_runs(folder / "runs"), folder / "lm.jsonl"], folder / "report.html")[0]
 
 
 def test_renders_without_a_console_message(report, tmp_path):
     dom, messages = browse(report, tmp_path)
     assert messages == []
-    assert "The claim and what became of it" in dom and dom.count("<figure>") == 15
+    assert "The claim and what became of it" in dom and dom.count("<figure>") == FIGURES
 
 
 def probe(text, width, folder):
@@ -70,7 +75,7 @@ def test_fits_the_screen_and_draws_every_figure(report, tmp_path, width):
     )
     assert messages == [] and fetched == 0
     assert page_width <= width
-    assert images == drawn == 15
+    assert images == drawn == FIGURES
 
 
 def test_the_checks_can_fail(report, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from records import grid, record, write_runs
 
 from uncork import cli
-from uncork.report import build, load, markdown, write_report
+from uncork.report import build, load, markdown, pictures, write_report
 from uncork.results import write_json
 
 
@@ -106,7 +106,7 @@ def test_cells_and_their_bundle_count_once(tmp_path):
 
 def test_files_of_other_kinds_are_named_not_drawn(tmp_path):
     write_runs(tmp_path, [record("plif", 2)])
-    write_json(tmp_path / "result.json", {"kind": "language-model"})
+    write_json(tmp_path / "result.json", {"kind": "something else"})
     page = write_report([tmp_path], tmp_path / "r.html")[0].read_text(encoding="utf-8")
     assert "Not shown" in page and "result.json" in page
 
@@ -123,8 +123,10 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json*")), ids=lambda file: file.name)
 def test_the_numbers_in_the_documentation_are_those_of_the_result_files(file):
-    text = file.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == markdown(build(load([file])))
+    sections = build(load([file]))
+    assert file.with_suffix(".md").read_text(encoding="utf-8") == markdown(sections)
+    for figure in pictures(sections):
+        assert file.with_name(f"{figure.name}.svg").read_bytes() == figure.svg
 
 
 def test_bad_input(tmp_path):

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from uncork.cli.bundle import bundle
 from uncork.cli.corpus import corpus
 from uncork.cli.demo import demo
 from uncork.cli.evaluate import evaluate
@@ -17,6 +18,7 @@ from uncork.cli.train import train
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "bundle": bundle,
     "corpus": corpus,
     "demo": demo,
     "evaluate": evaluate,

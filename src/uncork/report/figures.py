@@ -37,7 +37,7 @@ def metric_figure(panel: Panel, metric: str) -> Figure:
     """The paper's figure: a metric against the width for one vocabulary and concentration."""
     heading, _, unit = METRICS[metric]
     setting = panel.setting
-    figure, axes = _axes()
+    figure, axes = new_axes()
     described = []
     for head in panel.heads:
         points = [(w, s) for w in panel.widths if (s := panel.spread(head, w, metric))]
@@ -68,12 +68,12 @@ def metric_figure(panel: Panel, metric: str) -> Figure:
     title = f"{heading} against width, {setting.title}"
     name = f"{metric}-M{setting.vocabulary}-N{setting.contexts}-a{setting.concentration:g}"
     alt = f"Line chart of {title}. {'; '.join(described)}."
-    return _finish(figure, name, title, alt, figure_reading(panel, metric))
+    return finish(figure, name, title, alt, figure_reading(panel, metric))
 
 
 def dirichlet_figure(vocabulary: int, concentrations: list[float], seed: int = 0) -> Figure:
     """Sorted probabilities of a few samples for each concentration: the paper's illustration."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     generator = np.random.default_rng(seed)
     colours = ["#D55E00", "#009E73", "#0072B2", "#CC79A7", "#000000"]
     tops = []
@@ -96,7 +96,7 @@ def dirichlet_figure(vocabulary: int, concentrations: list[float], seed: int = 0
         "Small concentrations give sparse distributions with long tails, large ones nearly uniform ones."
     )
     alt = f"Sorted probabilities of samples of a Dirichlet prior over {vocabulary:,} words. {reading}"
-    return _finish(figure, f"dirichlet-M{vocabulary}", "The Dirichlet concentration", alt, reading)
+    return finish(figure, f"dirichlet-M{vocabulary}", "The Dirichlet concentration", alt, reading)
 
 
 def _dirichlet(generator: np.random.Generator, rows: int, size: int, concentration: float) -> np.ndarray:
@@ -109,7 +109,7 @@ def _dirichlet(generator: np.random.Generator, rows: int, size: int, concentrati
 
 def plif_figure(knots: int = 8, bound: float = 4.0, seed: int = 2) -> Figure:
     """An example of an increasing continuous piecewise-linear function."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     slopes = np.logaddexp(0, np.random.default_rng(seed).normal(size=knots) * 1.5 + np.log(np.e - 1))
     positions = np.linspace(-bound, bound, knots + 1)
     values = np.concatenate([[-bound], -bound + np.cumsum(slopes) * 2 * bound / knots])
@@ -126,12 +126,12 @@ def plif_figure(knots: int = 8, bound: float = 4.0, seed: int = 2) -> Figure:
         f"{slopes.max():.2f}); the end pieces continue, so the function is a bijection of the real line."
     )
     alt = f"An increasing continuous piecewise-linear curve with {knots} pieces. {reading}"
-    return _finish(figure, "example-plif", "A piecewise-linear increasing function (PLIF)", alt, reading)
+    return finish(figure, "example-plif", "A piecewise-linear increasing function (PLIF)", alt, reading)
 
 
 def function_figure(name: str, title: str, curves: list[tuple[str, str, dict]], reading: str) -> Figure:
     """Learned functions: (head, label, record of f) drawn with their scale removed, beside the line."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     lines = ["-", "--", ":", "-."]
     for i, (head, label, record) in enumerate(curves):
         x, f = np.array(record["x"]), np.array(record["f"])
@@ -145,20 +145,22 @@ def function_figure(name: str, title: str, curves: list[tuple[str, str, dict]], 
     axes.set_title(title)
     axes.legend(fontsize=8, frameon=False)
     alt = f"Learned increasing functions on the range of the logits, {title}. {reading}"
-    return _finish(figure, name, f"Learned functions, {title}", alt, reading)
+    return finish(figure, name, f"Learned functions, {title}", alt, reading)
 
 
-def _axes():
+def new_axes(size: tuple[float, float] = SIZE):
+    """An empty picture and its axes."""
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=SIZE, layout="constrained")
+    canvas = Canvas(figsize=size, layout="constrained")
     axes = canvas.subplots()
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     return canvas, axes
 
 
-def _finish(figure, name: str, title: str, alt: str, reading: str) -> Figure:
+def finish(figure, name: str, title: str, alt: str, reading: str) -> Figure:
+    """The picture as files, with its words."""
     import matplotlib
 
     svg, png = io.BytesIO(), io.BytesIO()

@@ -1,11 +1,12 @@
-"""Find result files: folders of cells, bundles, theory tables. Reads JSON, runs nothing."""
+"""Find result files: cells, language-model runs, bundles of both, theory tables. Reads JSON, runs nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uncork.results import read_json, read_jsonl
+from uncork.report.language.runs import Run, each_once
+from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl, run_record
 
 
 @dataclass
@@ -13,6 +14,7 @@ class Results:
     """What was found, by kind, and the files of kinds this report does not show."""
 
     cells: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     theory: dict[str, Any] | None = None
     other: list[Path] = field(default_factory=list)
 
@@ -25,21 +27,27 @@ def load(runs: Iterable[Path]) -> Results:
         run = Path(run)
         if not run.exists():
             raise ValueError(f"`runs` must name existing folders or files; `{run}` does not exist.")
-        for path in _files(run):
+        folders = find_runs(run)
+        results.runs += [Run.of(run_record(folder)) for folder in folders]
+        for path in _files(run, folders):
             for record in _records(path):
                 _take(results, seen, record, path)
-    if not results.cells and results.theory is None:
+    results.runs = each_once(results.runs)
+    if not results.cells and not results.runs and results.theory is None:
         raise ValueError(
-            "`runs` must hold results of `uncork synthetic` or `uncork theory`; found none. "
+            "`runs` must hold results of `uncork synthetic`, `uncork train` or `uncork theory`; found none. "
             "Run one of them first."
         )
     return results
 
 
-def _files(run: Path) -> list[Path]:
+def _files(run: Path, folders: list[Path]) -> list[Path]:
+    """The result files at or under `run` that do not belong to one of the run folders."""
     if run.is_file():
         return [run]
-    return sorted(path for path in run.rglob("*.json*") if path.suffix in (".json", ".jsonl"))
+    inside = set(folders)
+    found = (path for path in run.rglob("*.json*") if path.suffix in (".json", ".jsonl"))
+    return sorted(path for path in found if inside.isdisjoint(path.parents))
 
 
 def _records(path: Path) -> Iterable[Any]:
@@ -54,6 +62,8 @@ def _take(results: Results, seen: set, record: Any, path: Path) -> None:
         if key not in seen:
             seen.add(key)
             results.cells.append(record)
+    elif kind == RUN_KIND:
+        results.runs.append(Run.of(record))
     elif kind == "theory":
         results.theory = record
     elif path.name != "config.json" and path not in results.other:

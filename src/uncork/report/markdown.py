@@ -1,16 +1,37 @@
-"""The sections of a report as Markdown, for documentation: sentences and tables, no pictures."""
+"""The sections of a report as Markdown, for documentation: sentences, tables, and some of the pictures."""
 
-from uncork.report.page import Section
+from pathlib import Path
+
+from uncork.report.figures import Figure
+from uncork.report.section import Section
 from uncork.report.tables import Table
+from uncork.results import write_atomic
 
 
-def markdown(sections: list[Section]) -> str:
-    """Headings, paragraphs and tables; the best of each column in bold."""
+def write_markdown(sections: list[Section], path: Path) -> None:
+    """The text, and beside it the pictures it shows as SVG."""
+    for figure in pictures(sections):
+        write_atomic(path.with_name(figure.name + ".svg"), figure.svg)
+    write_atomic(path, markdown(sections, path.resolve().parent.name).encode())
+
+
+def pictures(sections: list[Section]) -> list[Figure]:
+    """The figures that Markdown shows."""
+    return [draw() for section in sections if section.pictured for draw in section.figures]
+
+
+def markdown(sections: list[Section], folder: str = "results") -> str:
+    """Headings, paragraphs and tables; the best of each column in bold.
+
+    Pictures are linked as `../folder/name.svg`, which is right in that folder and in one beside it.
+    """
     lines = []
     for section in sections:
         lines += [f"#### {section.title}", ""]
         for paragraph in section.paragraphs:
             lines += [_plain(paragraph), ""]
+        for figure in pictures([section]):
+            lines += [f"![{_plain(figure.alt)}](../{folder}/{figure.name}.svg)", ""]
         for table in section.tables:
             lines += [f"**{_plain(table.caption)}**", "", *_table(table), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -20,9 +41,15 @@ def _table(table: Table) -> list[str]:
     rows = ["| " + " | ".join(_plain(column) for column in table.columns) + " |"]
     rows.append("|---|" + "---:|" * (len(table.columns) - 1))
     for row in table.rows:
-        cells = [f"**{_plain(text)}**" if best else _plain(text) for text, best in row]
+        cells = [_cell(text, best, name) for (text, best), name in zip(row, table.columns, strict=True)]
         rows.append("| " + " | ".join(cells) + " |")
     return rows
+
+
+def _cell(text: str, best: bool, column: str) -> str:
+    if column == "command":
+        return f"`{text}`"
+    return f"**{_plain(text)}**" if best else _plain(text)
 
 
 def _plain(text: str) -> str:

@@ -1,36 +1,20 @@
 """Results to one self-contained HTML page, and the figures as files beside it."""
 
 import base64
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from uncork.report import figures, reading, tables
 from uncork.report.figures import Figure
+from uncork.report.language.sections import language_sections
 from uncork.report.load import Results, load
+from uncork.report.section import Drawing, Section
 from uncork.report.summary import LABELS, METRICS, Panel, comparisons, panels
-from uncork.report.tables import Table
 from uncork.results import write_atomic
 
 
 TEMPLATE = Path(__file__).with_name("page.html")
-
-
-Drawing = Callable[[], Figure]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, paragraphs, figures yet to be drawn, tables."""
-
-    anchor: str
-    title: str
-    paragraphs: list[str]
-    figures: list[Drawing]
-    tables: list[Table]
-    columns: int = 3  # of figures, where there is room
 
 
 def write_report(runs: list[Path], output: Path, figure_folder: Path | None = None) -> list[Path]:
@@ -58,6 +42,7 @@ def build(results: Results) -> list[Section]:
         sections += [_claim(results, grouped), _illustrations(grouped)]
         sections += [_concentration(a, grouped) for a in sorted({p.setting.concentration for p in grouped})]
         sections += [_functions(grouped), _bottleneck(grouped), _budget(results, grouped)]
+    sections += language_sections(results.runs)
     if results.theory:
         sections.append(_theory(results.theory))
     return sections
@@ -157,15 +142,8 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
         f"{settings['max_passes']} passes. MoS has {settings['components']} components, the monotone network "
         f"{settings['units']} units, PLIF {settings['knots']} pieces."
     )
-    origins = sorted({_origin(r["provenance"]) for r in results.cells})
+    origins = sorted({reading.origin(r["provenance"]) for r in results.cells})
     return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])
-
-
-def _origin(provenance: dict[str, Any]) -> str:
-    return (
-        f"Made by uncork {provenance['uncork']} (commit {provenance['commit']}) with torch "
-        f"{provenance['torch']} on {provenance['hardware']}."
-    )
 
 
 def _theory(theory: dict[str, Any]) -> Section:
@@ -187,5 +165,8 @@ def render(sections: list[Section], drawn: list[list[Figure]], results: Results)
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        sections=list(zip(sections, drawn, strict=True)), other=results.other, cells=len(results.cells)
+        sections=list(zip(sections, drawn, strict=True)),
+        other=results.other,
+        cells=len(results.cells),
+        runs=len(results.runs),
     )

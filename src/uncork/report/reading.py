@@ -11,6 +11,13 @@ def share(part: int, whole: int) -> str:
     return f"{part} of {whole}"
 
 
+def origin(provenance: dict[str, Any]) -> str:
+    return (
+        f"Made by uncork {provenance['uncork']} (commit {provenance['commit']}) with torch "
+        f"{provenance['torch']} on {provenance['hardware']}."
+    )
+
+
 def verdict(found: Sequence[Comparison]) -> list[str]:
     """The paper's claim, head by head: LMS beats Linear-Softmax and MoS on both metrics in most cells."""
     lines = []

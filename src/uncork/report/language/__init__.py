@@ -1,0 +1,1 @@
+"""The part of a report that shows language-model runs."""

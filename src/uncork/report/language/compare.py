@@ -1,0 +1,67 @@
+"""Differences of mean test perplexity between arms, with Welch's test."""
+
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from uncork.report.language.trials import Arm, Trial
+
+
+LEVEL = 0.05
+# Learned functions, and what each must beat before its shape can be said to matter.
+CONTROLS = {
+    "plif": ("softmax", "temperature", "plif_frozen"),
+    "plif_authors": ("softmax", "temperature", "plif_frozen"),
+    "mos_plif": ("mos",),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean test perplexity of `arm` minus that of `control`; below zero the arm is better."""
+
+    arm: Arm
+    control: Arm
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.arm.label, self.control.label
+
+
+def difference(arm: Arm, control: Arm) -> Difference | None:
+    """None where one of them has one seed only, or where no run differs from another."""
+    from scipy import stats
+
+    own, other = arm.values("test_perplexity"), control.values("test_perplexity")
+    if min(len(own), len(other)) < 2 or stdev(own) == stdev(other) == 0.0:
+        return None
+    test: Any = stats.ttest_ind(own, other, equal_var=False)
+    low, high = test.confidence_interval(1.0 - LEVEL)
+    return Difference(arm, control, mean(own) - mean(other), float(low), float(high), float(test.pvalue))
+
+
+def to_softmax(trial: Trial) -> dict[str, Difference]:
+    """Every other arm against softmax, by label."""
+    found = {}
+    for arm in trial.arms:
+        control = trial.control(arm, "softmax") if arm.role != "softmax" else None
+        compared = difference(arm, control) if control else None
+        if compared:
+            found[arm.label] = compared
+    return found
+
+
+def to_controls(trial: Trial) -> list[Difference]:
+    """Learned functions against their controls."""
+    pairs = [(arm, trial.control(arm, role)) for arm in trial.arms for role in CONTROLS.get(arm.role, ())]
+    compared = [difference(arm, control) for arm, control in pairs if control]
+    return [found for found in compared if found]
+
+
+def count(trial: Trial) -> int:
+    """How many comparisons the page of a trial makes: some stand in both tables."""
+    return len({found.pair for found in [*to_softmax(trial).values(), *to_controls(trial)]})

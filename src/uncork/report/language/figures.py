@@ -1,0 +1,193 @@
+"""Pictures of language-model runs: validation curves and learned functions."""
+
+from collections.abc import Callable
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from uncork.report.figures import STYLES, Figure, finish, new_axes
+from uncork.report.language.reading import curve_reading
+from uncork.report.language.trials import Arm, Trial
+
+
+# The rest of Okabe and Ito's palette for heads the synthetic experiment does not have.
+ROLE_STYLES = STYLES | {
+    "plif_authors": ("#E69F00", "d", "--"),
+    "plif_frozen": ("#009E73", "P", ":"),
+    "mos_plif": ("#56B4E9", "*", "--"),
+    "other": ("#009E73", "^", "-"),
+}
+LINES = ("-", "--", ":", "-.")
+SIZE = (5.2, 4.8)
+
+
+def styles(trial: Trial) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and line of each arm; several arms of one role differ by line."""
+    found, used = {}, dict.fromkeys(ROLE_STYLES, 0)
+    for arm in trial.arms:
+        colour, marker, line = ROLE_STYLES[arm.role]
+        number, used[arm.role] = used[arm.role], used[arm.role] + 1
+        found[arm.label] = (colour, marker, LINES[(LINES.index(line) + number) % len(LINES)])
+    return found
+
+
+def curve_figure(trial: Trial) -> Figure:
+    """Valid perplexity by epoch: mean over seeds, one standard deviation as a band."""
+    figure, axes = new_axes(SIZE)
+    look, rows = styles(trial), []
+    for arm in trial.arms:
+        epochs, means, deviations = curve(arm)
+        _line(axes, epochs, means, look[arm.label], arm.label)
+        low, high = np.subtract(means, deviations), np.add(means, deviations)
+        axes.fill_between(epochs, low, high, color=look[arm.label][0], alpha=0.15, linewidth=0)
+        best = int(np.argmin(means))
+        rows.append((arm.label, means[best], epochs[best]))
+    early = max(2, trial.budget["epochs"] // 10)
+    _fit_height(axes, early)
+    _averaging_marks(axes, trial, look)
+    axes.set_ylabel("valid perplexity")
+    axes.set_title(trial.title, fontsize=9)
+    axes.set_xlabel("epoch")
+    _legend(figure)
+    title = f"Valid perplexity by epoch, {trial.title}"
+    reading = (
+        f"{curve_reading(rows)} The band is one standard deviation; the vertical line is where averaging "
+        f"began. The height is that of epoch {early} on."
+    )
+    return finish(figure, f"lm-{trial.anchor}-curves", title, f"Line chart of {title}. {reading}", reading)
+
+
+def has_gaps(trial: Trial) -> bool:
+    """Whether some head can be drawn beside softmax."""
+    return any(arm.role != "softmax" and trial.control(arm, "softmax") for arm in trial.arms)
+
+
+def gap_figure(trial: Trial) -> Figure:
+    """Valid perplexity minus that of softmax at the same epoch, where small differences can be seen."""
+    figure, axes = new_axes(SIZE)
+    look, texts = styles(trial), []
+    for arm in trial.arms:
+        control = trial.control(arm, "softmax")
+        if arm.role == "softmax" or control is None:
+            continue
+        epochs, means, _ = curve(arm)
+        base = dict(zip(*curve(control)[:2], strict=True))
+        shared = [
+            (epoch, value - base[epoch]) for epoch, value in zip(epochs, means, strict=True) if epoch in base
+        ]
+        _line(axes, [epoch for epoch, _ in shared], [gap for _, gap in shared], look[arm.label], arm.label)
+        texts.append(f"{arm.label} {shared[-1][1]:+.2f}")
+    late = _late(trial)
+    axes.set_xlim(left=late - 0.5)
+    axes.locator_params(axis="x", integer=True)
+    axes.axhline(0.0, color="#000000", linewidth=1.0)
+    _fit_height(axes, late)
+    axes.set_ylabel("valid perplexity minus softmax's")
+    axes.set_xlabel("epoch")
+    axes.set_title(trial.title, fontsize=9)
+    _legend(figure)
+    title = f"Difference to softmax by epoch, {trial.title}"
+    reading = (
+        f"Means over seeds from epoch {late} on, below zero better than softmax. In the last epoch: "
+        f"{'; '.join(texts)}."
+    )
+    return finish(figure, f"lm-{trial.anchor}-gaps", title, f"Line chart of {title}. {reading}", reading)
+
+
+def curve(arm: Arm) -> tuple[list[int], list[float], list[float]]:
+    """Epochs that every run of the arm reached, with mean and standard deviation of valid perplexity."""
+    by_run = [{line["epoch"]: line["valid_perplexity"] for line in run.metrics} for run in arm.runs]
+    epochs = sorted(set.intersection(*(set(values) for values in by_run)))
+    values = [[run[epoch] for run in by_run] for epoch in epochs]
+    deviations = [stdev(each) if len(each) > 1 else 0.0 for each in values]
+    return epochs, [mean(each) for each in values], deviations
+
+
+# What is drawn of a learned function: (label, values, where softmax lies).
+VIEWS: dict[str, tuple[str, Callable[[dict[str, Any]], np.ndarray], float]] = {
+    "deviation": ("f(x) - f(0) - x", lambda f: np.array(f["f"]) - np.array(f["x"]), 0.0),
+    "slope": ("slope of f", lambda f: np.array(f["slope"]), 1.0),
+}
+
+
+def function_figure(trial: Trial, view: str) -> Figure:
+    """One view of each learned function against the logit, of the first seed that has it."""
+    label, values, plain = VIEWS[view]
+    figure, axes = new_axes(SIZE)
+    look, texts = styles(trial), []
+    for arm in trial.arms:
+        function = _learned(arm)
+        if function:
+            colour, _, line = look[arm.label]
+            axes.plot(function["x"], values(function), color=colour, linestyle=line, label=arm.label)
+            texts.append(f"{arm.label}: {_range(function)}")
+    axes.axhline(plain, color="#999999", linewidth=0.8)
+    axes.set_xlabel("logit x")
+    axes.set_ylabel(label)
+    axes.set_title(trial.title, fontsize=9)
+    _legend(figure)
+    title = f"Learned functions, {label}, {trial.title}"
+    reading = f"Over the range the logits occupy, first seed; the grey line is softmax. {'; '.join(texts)}."
+    return finish(figure, f"lm-{trial.anchor}-{view}", title, f"Line chart: {title}. {reading}", reading)
+
+
+def _learned(arm: Arm) -> dict[str, Any] | None:
+    """x, f and slope of the first run that has them, where the logits are."""
+    found = next((f for run in arm.runs if (f := (run.result or {}).get("learned_function"))), None)
+    if found is None:
+        return None
+    bounds = (found.get("logit_quantiles") or {}).values() or found["x"]
+    inside = [i for i, x in enumerate(found["x"]) if min(bounds) <= x <= max(bounds)]
+    return {name: [found[name][i] for i in inside] for name in ("x", "f", "slope")} if inside else None
+
+
+def _range(function: dict[str, Any]) -> str:
+    x, slope = function["x"], function["slope"]
+    return f"slopes {min(slope):.2f} to {max(slope):.2f} for logits from {x[0]:.1f} to {x[-1]:.1f}"
+
+
+def _line(axes, epochs, values, style: tuple[str, str, str], label: str) -> None:
+    colour, marker, line = style
+    every = max(1, len(epochs) // 10)
+    axes.plot(
+        epochs, values, color=colour, marker=marker, linestyle=line, label=label,
+        markersize=4.5, markevery=every, linewidth=1.4,
+    )  # fmt: skip
+
+
+def _averaging_marks(axes, trial: Trial, look: dict[str, tuple[str, str, str]]) -> None:
+    """One line for all arms where they agree, else one in the colour of each."""
+    began = {arm.label: _began(arm) for arm in trial.arms}
+    known = {start for start in began.values() if start is not None}
+    if len(known) == 1:
+        axes.axvline(known.pop(), color="#999999", linewidth=0.8, linestyle="--")
+    else:
+        for label, start in began.items():
+            if start is not None:
+                axes.axvline(start, color=look[label][0], linewidth=0.8, linestyle="--", alpha=0.6)
+
+
+def _began(arm: Arm) -> float | None:
+    """Halfway between the last plain and the first averaged evaluation, the mean over seeds."""
+    starts = [run.averaging_from for run in arm.runs if run.averaging_from]
+    return mean(starts) - 0.5 if starts else None
+
+
+def _late(trial: Trial) -> int:
+    """The epoch from which small differences are worth a look: averaging has begun, or half is over."""
+    starts = [run.averaging_from for run in trial.runs if run.averaging_from]
+    return max(starts) if starts else max(1, trial.budget["epochs"] // 2)
+
+
+def _fit_height(axes, first: int) -> None:
+    """Let the lines fill the picture from epoch `first` on; what came before may leave it at the top."""
+    points = [zip(line.get_xdata(), line.get_ydata(), strict=True) for line in axes.lines]
+    values = [y for line in points for x, y in line if x >= first]
+    if values:
+        margin = 0.06 * (max(values) - min(values)) or 1.0
+        axes.set_ylim(min(values) - margin, max(values) + margin)
+
+
+def _legend(figure) -> None:
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)

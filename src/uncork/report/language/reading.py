@@ -1,0 +1,141 @@
+"""Sentences about language-model runs: what they say, and what they cannot."""
+
+from collections.abc import Sequence
+
+from uncork.recipes.published import SOURCES
+from uncork.report.language.compare import CONTROLS, LEVEL, Difference, count, to_controls, to_softmax
+from uncork.report.language.runs import LABELS, Run
+from uncork.report.language.tables import p_value, published
+from uncork.report.language.trials import Trial
+from uncork.report.reading import share
+
+
+def verdict(trial: Trial) -> list[str]:
+    """Each learned function against its controls, in words."""
+    tests, comparisons = to_controls(trial), count(trial)
+    lines = []
+    for arm in trial.arms:
+        mine = [found for found in tests if found.arm is arm]
+        if mine:
+            lines.append(f"{arm.label}: {'; '.join(_outcome(found, comparisons) for found in mine)}.")
+    others = [f for f in to_softmax(trial).values() if f.pair not in {found.pair for found in tests}]
+    if others:
+        texts = [f"{found.arm.label} {_outcome(found, comparisons)}" for found in others]
+        lines.append(f"The other heads: {'; '.join(texts)}.")
+    lines += _missing(trial)
+    if comparisons:
+        lines.append(
+            "In brackets: difference of mean test perplexity, its 95 % interval, p of Welch's t-test. "
+            f"{comparisons} comparisons are made on these runs, so one p below {LEVEL} means little: only p "
+            f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
+        )
+    return lines
+
+
+def _outcome(found: Difference, comparisons: int) -> str:
+    better = "lower" if found.mean < 0 else "higher"
+    numbers = f"{found.mean:+.2f}, {found.low:+.2f} to {found.high:+.2f}, p = {p_value(found.p)}".replace(
+        "= below", "below"
+    )
+    name = found.control.label
+    if found.p < LEVEL / comparisons:
+        return f"clearly {better} than {name} ({numbers})"
+    if found.p < LEVEL:
+        return f"perhaps {better} than {name}, not clearly ({numbers})"
+    return f"not told apart from {name} ({numbers})"
+
+
+def _missing(trial: Trial) -> list[str]:
+    """Controls without which a learned function shows nothing."""
+    roles = {arm.role for arm in trial.arms}
+    lines = []
+    for role, controls in CONTROLS.items():
+        absent = [LABELS[control] for control in controls if control not in roles]
+        if role in roles and absent:
+            lines.append(
+                f"{LABELS[role]} has no finished run of {' or '.join(absent)} to be compared with: "
+                "without these controls it cannot be said what a gain is due to."
+            )
+    return lines
+
+
+def limits(trial: Trial) -> list[str]:
+    """Seeds, convergence, settings: what the means leave open."""
+    lines = [_seeds(trial), _convergence(trial)]
+    changes = sorted({change for run in trial.runs for change in _budget_changes(run)})
+    if changes and any(published(arm) for arm in trial.arms):
+        lines.append(
+            f"The published numbers are those of the recipes as they stand; these runs change "
+            f"{', '.join(changes)}."
+        )
+    if any(arm.role in ("mos", "mos_plif") and arm.setting != trial.arms[0].setting for arm in trial.arms):
+        lines.append("Mixtures have the widths, batches and rates of their own publication.")
+    return [line for line in lines if line]
+
+
+def _budget_changes(run: Run) -> list[str]:
+    names = [change.partition("=")[0] for change in run.overrides or ()]
+    kept = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.")
+    return [change for change, name in zip(run.overrides or (), names, strict=True) if name.startswith(kept)]
+
+
+def _seeds(trial: Trial) -> str:
+    counts = sorted({len(arm.runs) for arm in trial.arms})
+    if counts == [1]:
+        return "One seed for each head: no spread is known, and no difference can be judged."
+    text = f"{counts[0]} seeds" if len(counts) == 1 else f"Between {counts[0]} and {counts[-1]} seeds"
+    tests = to_controls(trial)
+    if not tests:
+        return f"{text} for each head."
+    widths = sorted((found.high - found.low) / 2 for found in tests)
+    return (
+        f"{text} for each head: differences are known to between ±{widths[0]:.2f} and ±{widths[-1]:.2f}. "
+        "Effects smaller than that cannot be seen here, and an interval around zero is no proof of equality."
+    )
+
+
+def _convergence(trial: Trial) -> str | None:
+    ends = [run for run in trial.runs if run.metrics]
+    falling = [run for run in ends if run.best_epoch == run.metrics[-1]["epoch"]]
+    if not ends:
+        return None
+    if not falling:
+        return "Every run had its lowest valid perplexity before its last epoch."
+    return (
+        f"{share(len(falling), len(ends))} runs had their lowest valid perplexity in the last epoch: they "
+        "were still improving, so heads are compared at this budget, not converged."
+    )
+
+
+def left_out(trial: Trial) -> list[str]:
+    """Runs that are in no mean."""
+    lines = []
+    if trial.unfinished:
+        texts = [_unfinished(run) for run in trial.unfinished]
+        lines.append(f"Not finished, and in no mean: {'; '.join(texts)}.")
+    if trial.repeated:
+        texts = [f"{run.name} seed {run.seed} of {run.started}" for run in trial.repeated]
+        lines.append(f"Run again later with the same seed, which counts instead: {'; '.join(texts)}.")
+    return lines
+
+
+def _unfinished(run: Run) -> str:
+    text = f"{run.name} seed {run.seed}, {share(len(run.metrics), run.config['epochs'])} epochs"
+    if not run.metrics:
+        return text
+    return f"{text}, lowest valid perplexity {min(line['valid_perplexity'] for line in run.metrics):.2f}"
+
+
+def sources(trial: Trial) -> str | None:
+    """Where the published columns come from."""
+    used = {source for arm in trial.arms for source in published(arm)}
+    if not used:
+        return None
+    names = "; ".join(f"{source}: {text}" for source, text in SOURCES.items() if source in used)
+    return f"Published, without finetuning, cache or dynamic evaluation. {names}."
+
+
+def curve_reading(rows: Sequence[tuple[str, float, int]]) -> str:
+    """Lowest mean of each line: (label, perplexity, epoch)."""
+    texts = [f"{label} {value:.2f} (epoch {epoch})" for label, value, epoch in rows]
+    return f"Lowest mean over seeds: {'; '.join(texts)}."

@@ -1,0 +1,133 @@
+"""One language-model run as its record tells it, finished or not."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from uncork.recipes.bundle import described
+from uncork.recipes.command import command
+
+
+# What tells arms apart in pictures and tests: the kind of head, then of function.
+LABELS = {
+    "softmax": "softmax",
+    "temperature": "learned temperature",
+    "sigsoftmax": "sigsoftmax",
+    "plif": "PLIF from the identity",
+    "plif_authors": "PLIF, the authors' start",
+    "plif_frozen": "PLIF, random and frozen",
+    "other": "another function",
+    "mos": "MoS",
+    "mos_plif": "MoS with PLIF",
+}
+# Fields that change no number.
+FREE = ("log_every", "save_every", "tensorboard", "device", "data.root")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run folder; `result` is None where the run has not ended."""
+
+    config: dict[str, Any]
+    overrides: tuple[str, ...] | None  # against its recipe; None where that is not one of this package
+    metrics: list[dict[str, Any]]
+    provenance: dict[str, Any]
+    result: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "Run":
+        """From a line of a bundle, or from what `run_record` reads in a folder."""
+        record = described(record)
+        changes = None if record["overrides"] is None else tuple(record["overrides"])
+        return cls(record["config"], changes, record["metrics"], record["provenance"], record["result"])
+
+    @property
+    def name(self) -> str:
+        return self.config["name"]
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def started(self) -> str:
+        return self.provenance.get("started") or ""
+
+    @property
+    def role(self) -> str:
+        """A key of `LABELS`."""
+        head = self.config["model"]["head"]
+        function = head["function"]
+        mixture = head["kind"] == "mixture"
+        if function is None:
+            return "mos" if mixture else "softmax"
+        if mixture:
+            return "mos_plif" if function["name"] == "PLIF" else "other"
+        if function["name"] == "PLIF":
+            random = function["options"].get("init") == "random"
+            if function["frozen"]:
+                return "plif_frozen" if random else "other"
+            return "plif_authors" if random else "plif"
+        return {"Scale": "temperature", "SigSoftmax": "sigsoftmax"}.get(function["name"], "other")
+
+    @property
+    def label(self) -> str:
+        if self.role != "other":
+            return LABELS[self.role]
+        head = self.config["model"]["head"]
+        return ("MoS with " if head["kind"] == "mixture" else "") + head["function"]["name"]
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        """Training alone, the median: a stop cuts an epoch in two."""
+        stored = (self.result or {}).get("seconds_per_epoch")
+        seconds = [line["train_seconds"] for line in self.metrics]
+        return stored or (median(seconds) if seconds else None)
+
+    @property
+    def seconds(self) -> float:
+        return sum(line["seconds"] for line in self.metrics)
+
+    @property
+    def averaging_from(self) -> int | None:
+        """The first epoch whose evaluation was that of averaged weights."""
+        return next((line["epoch"] for line in self.metrics if line["averaging"]), None)
+
+    @property
+    def best_epoch(self) -> int | None:
+        best = min(self.metrics, key=lambda line: line["valid_nll"], default=None)
+        return None if best is None else best["epoch"]
+
+    @property
+    def command(self) -> str:
+        if self.overrides is None:
+            return f"{self.name}: not a recipe of this package"
+        return command(self.config, self.overrides)
+
+
+def each_once(runs: Iterable[Run]) -> list[Run]:
+    """Of a run that was read twice, in a folder and in a bundle, the one that got further."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        key = json.dumps([flat(run.config), run.started], sort_keys=True)
+        known = found.get(key)
+        if known is None or _progress(run) > _progress(known):
+            found[key] = run
+    return list(found.values())
+
+
+def _progress(run: Run) -> tuple[bool, int]:
+    return run.result is not None, len(run.metrics)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration as `path: value`, without the fields that change no number."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        elif prefix + name not in FREE:
+            found[prefix + name] = value
+    return found

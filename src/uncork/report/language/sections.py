@@ -1,0 +1,58 @@
+"""The sections of a page for each trial: results, learned functions, runs."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from uncork.report.language import figures, reading, tables
+from uncork.report.language.compare import count
+from uncork.report.language.runs import Run
+from uncork.report.language.trials import Trial, trials
+from uncork.report.reading import origin
+from uncork.report.section import Section
+
+
+def language_sections(runs: Sequence[Run]) -> list[Section]:
+    """Three sections for each corpus and budget, fewer where there is nothing to show."""
+    sections = []
+    for trial in trials(runs):
+        if trial.arms:
+            sections += [_results(trial), *_functions(trial)]
+        sections.append(_origins(trial))
+    return sections
+
+
+def _results(trial: Trial) -> Section:
+    source = reading.sources(trial)
+    paragraphs = [*reading.verdict(trial), *reading.limits(trial), *([source] if source else [])]
+    tests = tables.control_table(trial, count(trial))
+    shown = [tables.perplexity_table(trial), *([tests] if tests else []), tables.cost_table(trial)]
+    pictures = [partial(figures.curve_figure, trial)]
+    if figures.has_gaps(trial):
+        pictures.append(partial(figures.gap_figure, trial))
+    return Section(trial.anchor, trial.title, paragraphs, pictures, shown, columns=2, pictured=True)
+
+
+def _functions(trial: Trial) -> list[Section]:
+    slopes = tables.slope_table(trial)
+    if slopes is None:
+        return []
+    text = (
+        "f is drawn over the range the logits occupy. A constant in f changes nothing, and words and "
+        "contexts can absorb a scale: softmax is the line f(x) = x, a temperature a line of another slope."
+    )
+    pictures = [partial(figures.function_figure, trial, view) for view in figures.VIEWS]
+    title = f"Learned functions: {trial.title}"
+    return [Section(f"{trial.anchor}-functions", title, [text], pictures, [slopes], columns=2, pictured=True)]
+
+
+def _origins(trial: Trial) -> Section:
+    paragraphs = reading.left_out(trial)
+    shown = [tables.run_table(trial)] if trial.arms else []
+    if shown:
+        paragraphs.append(
+            "Commands are those of the commit named below. Seconds are by the clock: runs that share a "
+            "machine slow each other."
+        )
+    everyone = [*trial.runs, *trial.unfinished]
+    paragraphs += sorted({origin(run.provenance) for run in everyone})
+    return Section(f"{trial.anchor}-runs", f"Runs: {trial.title}", paragraphs, [], shown)

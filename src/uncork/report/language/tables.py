@@ -1,0 +1,146 @@
+"""Tables of language-model runs: perplexities beside the published ones, costs, tests, slopes, runs."""
+
+from statistics import mean
+
+from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
+from uncork.report.language.compare import LEVEL, Difference, to_controls, to_softmax
+from uncork.report.language.trials import Arm, Trial
+from uncork.report.summary import Spread
+from uncork.report.tables import Table
+
+
+NONE = "–"
+SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
+
+
+def perplexity_table(trial: Trial) -> Table:
+    """Valid and test of each arm, its difference to softmax, and what others published."""
+    compared = to_softmax(trial)
+    printed = {arm.label: published(arm) for arm in trial.arms}
+    sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
+    best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in _SCORES}
+    rows = []
+    for arm in trial.arms:
+        row = [(arm.label, False), (str(len(arm.runs)), False)]
+        for name in _SCORES:
+            found = arm.spread(name)
+            row.append((plus_minus(found), found.mean == best[name]))
+        row += [(text, False) for text in _difference(compared.get(arm.label))]
+        row += [(str(printed[arm.label].get(source, NONE)), False) for source in sources]
+        rows.append(row)
+    columns = ["head", "seeds", "valid", "test", "test minus softmax", "95 % interval", "p"]
+    columns += [f"{source}, valid/test" for source in sources]
+    return Table("Perplexity, mean ± standard deviation over seeds", columns, rows)
+
+
+_SCORES = ("valid_perplexity", "test_perplexity")
+
+
+def published(arm: Arm) -> dict[str, Published]:
+    """By source; neither a changed head nor other text is what was published."""
+    other_text = [
+        c for c in arm.runs[0].overrides or () if c.startswith(("data.corpus=", "data.limit_tokens="))
+    ]
+    if arm.changes or other_text:
+        return {}
+    return {number.source: number for number in NUMBERS.get(arm.recipe, ())}
+
+
+def _difference(found: Difference | None) -> list[str]:
+    if found is None:
+        return [NONE, NONE, NONE]
+    return [f"{found.mean:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}", p_value(found.p)]
+
+
+def p_value(p: float) -> str:
+    return f"{p:.2g}" if p >= 0.0001 else "below 0.0001"
+
+
+def plus_minus(found: Spread, digits: int = 2) -> str:
+    text = f"{found.mean:.{digits}f}"
+    return text if found.std is None else f"{text} ± {found.std:.{digits}f}"
+
+
+def cost_table(trial: Trial) -> Table:
+    """Parameters, seconds and memory; ratios are to the softmax arm on the same hardware."""
+    rows = []
+    for arm in trial.arms:
+        seconds = _mean_seconds(arm)
+        control = arm if arm.role == "softmax" else trial.control(arm, "softmax")
+        base = _mean_seconds(control) if control and _hardware(control) == _hardware(arm) else None
+        peaks = [peak for run in arm.runs if (peak := (run.result or {}).get("peak_memory_bytes"))]
+        rows.append(
+            [
+                (arm.label, False),
+                (f"{arm.values('parameters')[0]:,}", False),
+                (NONE if seconds is None else f"{seconds:.3g}", False),
+                (f"{seconds / base:.2f}x" if seconds and base else NONE, False),
+                (f"{max(peaks) / 2**20:,.0f}" if peaks else NONE, False),
+            ]
+        )
+    columns = ["head", "parameters", "seconds per epoch", "against softmax", "peak memory, MiB"]
+    return Table("Cost", columns, rows)
+
+
+def _mean_seconds(arm: Arm) -> float | None:
+    seconds = [run.seconds_per_epoch for run in arm.runs if run.seconds_per_epoch]
+    return mean(seconds) if seconds else None
+
+
+def _hardware(arm: Arm) -> set[str]:
+    return {run.provenance["hardware"] for run in arm.runs}
+
+
+def control_table(trial: Trial, comparisons: int) -> Table | None:
+    """Learned functions against the controls; what passes the stricter level is marked."""
+    tests = to_controls(trial)
+    if not tests:
+        return None
+    level = LEVEL / comparisons
+    rows = []
+    for found in tests:
+        row = [f"{found.arm.label} against {found.control.label}", *_difference(found)]
+        rows.append([(text, False) for text in row] + [("yes", True) if found.p < level else ("no", False)])
+    columns = ["test perplexity of", "difference", "95 % interval", "p", f"p below {level:.2g}"]
+    return Table("Learned functions against their controls (Welch's t-test)", columns, rows)
+
+
+def slope_table(trial: Trial) -> Table | None:
+    """Slopes of the learned functions over their table and at the logits, beside the paper's table 2."""
+    rows = []
+    for arm in trial.arms:
+        found = [f for run in arm.runs if (f := (run.result or {}).get("learned_function"))]
+        if not found:
+            continue
+        for key, where in (("slopes", "over the table"), ("slopes_at_logits", "at the logits")):
+            known = [f[key] for f in found if f.get(key)]
+            if known:
+                values = [f"{mean(each[name] for each in known):.3g}" for name in SLOPES]
+                rows.append([(text, False) for text in (arm.label, where, str(len(known)), *values)])
+    if not rows:
+        return None
+    paper = [f"{LEARNED_SLOPES[name]:.2f}" for name in SLOPES]
+    rows.append([(text, False) for text in ("PLIF in table 2 of the paper", "as printed", NONE, *paper)])
+    columns = ["function", "slopes", "seeds", *SLOPES.values()]
+    return Table("Slopes of the learned functions, means over seeds", columns, rows)
+
+
+def run_table(trial: Trial) -> Table:
+    """Every run by itself, with the command that makes it."""
+    rows = []
+    for arm in trial.arms:
+        for run in arm.runs:
+            result = run.result or {}
+            texts = [
+                arm.label,
+                str(run.seed),
+                f"{result['valid_perplexity']:.2f}",
+                f"{result['test_perplexity']:.2f}",
+                f"{run.best_epoch or NONE} of {result['epochs']}",
+                str(run.averaging_from or NONE),
+                f"{run.seconds:,.0f}",
+                run.command,
+            ]
+            rows.append([(text, False) for text in texts])
+    columns = ["head", "seed", "valid", "test", "best epoch", "averaged from", "seconds", "command"]
+    return Table("Runs", columns, rows)

@@ -1,0 +1,168 @@
+"""Runs that may be compared: one corpus and budget each, in arms of one configuration over seeds."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from uncork.report.language.runs import FREE, LABELS, Run, flat
+from uncork.report.summary import Spread, spread
+
+
+CORPORA = {
+    "penn": "Penn Treebank",
+    "wikitext-2": "WikiText-2",
+    "wikitext-103": "WikiText-103",
+    "embedded": "Embedded corpus",
+}
+# What every arm of a comparison must share; the published mixtures have other widths and batches.
+BUDGET = (
+    "data.corpus", "data.limit_tokens", "epochs", "max_steps", "finetune", "precision",
+    "optim.average", "optim.average_epoch", "optim.patience",
+)  # fmt: skip
+
+
+@dataclass
+class Arm:
+    """One configuration; its finished runs differ by seed alone."""
+
+    label: str
+    role: str
+    setting: str  # all of the configuration but its head, name and seed
+    runs: list[Run]
+
+    @property
+    def recipe(self) -> str:
+        return self.runs[0].name
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        return told(self.runs[0])
+
+    def values(self, name: str) -> list[float]:
+        return [run.result[name] for run in self.runs if run.result]
+
+    def spread(self, name: str) -> Spread:
+        return spread(self.values(name))
+
+
+@dataclass
+class Trial:
+    """Arms that had the same corpus and the same budget, and the runs that are in no mean."""
+
+    title: str
+    anchor: str
+    budget: dict[str, Any]
+    arms: list[Arm] = field(default_factory=list)
+    unfinished: list[Run] = field(default_factory=list)
+    repeated: list[Run] = field(default_factory=list)  # of a seed that a later run has too
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for arm in self.arms for run in arm.runs]
+
+    def control(self, arm: Arm, role: str) -> Arm | None:
+        """The arm of that role to compare with: of the same setting if there is one, else the plainest."""
+        others = [other for other in self.arms if other.role == role and other is not arm]
+        return min(others, key=lambda other: (other.setting != arm.setting, len(other.changes)), default=None)
+
+
+def trials(runs: Iterable[Run]) -> list[Trial]:
+    """Runs by corpus and budget, in the order of the corpora above."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(_budget(run), sort_keys=True)].append(run)
+    found = [_trial(json.loads(key), group) for key, group in groups.items()]
+    order = list(CORPORA)
+    place = lambda corpus: order.index(corpus) if corpus in order else len(order)
+    found.sort(key=lambda trial: (place(trial.budget["data.corpus"]), trial.title))
+    seen: Counter[str] = Counter()
+    for trial in found:
+        seen[trial.anchor] += 1
+        if seen[trial.anchor] > 1:
+            trial.anchor += f"-{seen[trial.anchor]}"
+    return found
+
+
+def told(run: Run) -> tuple[str, ...]:
+    """What a run changes in its recipe, without seed and budget, which are said elsewhere."""
+    known = ("seed", *BUDGET, *FREE)
+    return tuple(change for change in run.overrides or () if change.partition("=")[0] not in known)
+
+
+def _budget(run: Run) -> dict[str, Any]:
+    values = flat(run.config)
+    budget = {name: values.get(name) for name in BUDGET}
+    # Only the trigger in use counts.
+    if budget["optim.average"] != "epoch":
+        budget["optim.average_epoch"] = None
+    if budget["optim.average"] != "non-monotone":
+        budget["optim.patience"] = None
+    return budget
+
+
+def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
+    corpus = PurePath(budget["data.corpus"]).name
+    trial = Trial(_title(budget), f"{corpus}-{budget['epochs']}", budget)
+    arms: dict[str, dict[int, Run]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: run.started):
+        if run.result is None:
+            trial.unfinished.append(run)
+            continue
+        values = flat(run.config)
+        del values["seed"]
+        by_seed = arms[json.dumps(values, sort_keys=True)]
+        if run.seed in by_seed:
+            trial.repeated.append(by_seed[run.seed])
+        by_seed[run.seed] = run
+    trial.arms = [_arm([by_seed[seed] for seed in sorted(by_seed)]) for by_seed in arms.values()]
+    _tell_apart(trial.arms)
+    trial.arms.sort(key=lambda arm: (list(LABELS).index(arm.role), len(arm.changes), arm.label))
+    return trial
+
+
+def _arm(runs: list[Run]) -> Arm:
+    first = runs[0]
+    changes = ", ".join(change.removeprefix("model.head.") for change in told(first))
+    label = f"{first.label} ({changes})" if changes else first.label
+    head_free = {
+        name: value
+        for name, value in flat(first.config).items()
+        if name not in ("name", "seed") and not name.startswith("model.head")
+    }
+    return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
+
+
+def _tell_apart(arms: list[Arm]) -> None:
+    """Arms named alike, of recipes that have changed or are somebody's own, get what differs in brackets."""
+    alike: dict[str, list[Arm]] = defaultdict(list)
+    for arm in arms:
+        alike[arm.label].append(arm)
+    for group in alike.values():
+        values = [flat(arm.runs[0].config) for arm in group]
+        names = sorted({name for each in values for name in each if name != "seed"})
+        differing = [name for name in names if len({repr(each.get(name)) for each in values}) > 1]
+        for arm, each in zip(group, values, strict=True):
+            texts = [f"{name.removeprefix('model.head.')}={each.get(name)}" for name in differing]
+            arm.label += f" ({', '.join(texts)})" if texts else ""
+
+
+def _title(budget: dict[str, Any]) -> str:
+    corpus = budget["data.corpus"]
+    # Of a folder of one's own only its name: where it lies is nobody's business.
+    parts = [CORPORA.get(corpus, PurePath(corpus).name), f"{budget['epochs']} epochs"]
+    if budget["data.limit_tokens"]:
+        parts.append(f"{budget['data.limit_tokens']:,} words of each text")
+    if budget["max_steps"]:
+        parts.append(f"at most {budget['max_steps']:,} steps")
+    if budget["optim.average"] == "epoch":
+        parts.append(f"averaging after epoch {budget['optim.average_epoch']}")
+    else:
+        parts.append({"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging"))
+    if budget["precision"] not in (None, "float32"):
+        parts.append(budget["precision"])
+    if budget["finetune"]:
+        parts.append("finetuned")
+    return ", ".join(parts)

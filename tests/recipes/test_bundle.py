@@ -1,0 +1,54 @@
+"""A bundle holds what a report needs of each run, and nothing that must stay where it is."""
+
+import pytest
+
+from uncork.cli import main
+from uncork.lm import train
+from uncork.recipes import build
+from uncork.recipes.bundle import bundle, main as bundle_main
+from uncork.results import find_runs, read_json, read_jsonl, run_record, write_json
+
+
+SHORT = ("data.limit_tokens=1500", "epochs=1", "data.batch_size=8", "model.hidden=8")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished run, one that was stopped, and a folder of another experiment."""
+    folder = tmp_path_factory.mktemp("runs")
+    train(build("embedded_softmax", (*SHORT, "data.root=/a/place")), folder / "a" / "ended")
+    write_json(folder / "stopped" / "config.json", read_json(folder / "a" / "ended" / "config.json"))
+    write_json(folder / "stopped" / "provenance.json", {"started": "then"})
+    write_json(folder / "synthetic" / "config.json", {"kind": "synthetic"})
+    return folder
+
+
+def test_runs_are_found_at_any_depth_and_nothing_else(runs):
+    assert find_runs(runs) == [runs / "a" / "ended", runs / "stopped"]
+    assert find_runs(runs / "stopped") == [runs / "stopped"]
+
+
+def test_a_bundle_holds_the_records_of_the_runs(runs, tmp_path):
+    assert bundle([runs, runs / "stopped"], tmp_path / "all.jsonl") == (2, 1)  # each run once
+    records = list(read_jsonl(tmp_path / "all.jsonl"))
+    ended = next(record for record in records if record["result"])
+    # In the order of the fields; where the corpora lie is left out.
+    changes = ["model.hidden=8", "data.batch_size=8", "data.limit_tokens=1500", "epochs=1"]
+    assert ended == {"overrides": changes} | run_record(runs / "a" / "ended")
+    assert ended["result"] == read_json(runs / "a" / "ended" / "result.json")
+    assert [line["epoch"] for line in ended["metrics"]] == [1]
+    text = (tmp_path / "all.jsonl").read_text()
+    assert "/a/place" not in text and "w001" not in text
+
+
+def test_the_commands_say_what_they_wrote(runs, tmp_path, capsys):
+    file = tmp_path / "all.jsonl"
+    assert main(["bundle", str(runs), "-o", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: 2 runs, 1 of them ended\n"
+    first = file.read_bytes()
+    assert bundle_main([str(runs), "-o", str(file)]) == 0 and file.read_bytes() == first
+    assert main(["bundle", str(tmp_path / "nowhere"), "-o", str(file)]) == 2
+    assert bundle_main([str(runs / "synthetic"), "-o", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert "`runs` must name existing folders" in error and "found none" in error
+    assert file.read_bytes() == first
