@@ -80,7 +80,8 @@ class PersistentLSTM(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TBH: Tensor, dhidden_BH: Tensor, dcell_BH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        dy_TBH, dhidden_BH, dcell_BH = grads
         x, weight_ih, weight_hh, hidden, cell, gates = ctx.saved_tensors
         steps, streams, width = gates.shape
         size = width // 4
