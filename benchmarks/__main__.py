@@ -18,6 +18,11 @@ def main(arguments: list[str] | None = None) -> int:
         names = tuple(chosen.groups or gpu.Options().groups)
         options = gpu.Options(names, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.name)
         return gpu.run(options, chosen.out)
+    if chosen.command == "training":
+        from benchmarks import training
+
+        recipes = tuple(chosen.recipes or training.RECIPES)
+        return training.run(recipes, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.out)
     if chosen.command == "plots":
         from benchmarks import plots
 
@@ -52,6 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--commit", help="the commit measured, where there is no git to ask")
     gpu.add_argument("--name", help="of the files, without ending; rows are added to a CSV that is there")
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
+    training = commands.add_parser("training", help="whole training steps of the language models")
+    training.add_argument("--recipes", nargs="+", help="which; Penn's softmax, PLIF and MoS unless told")
+    training.add_argument("--seconds", type=float, default=3.0, help="time for each row, 3 unless told")
+    training.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    training.add_argument("--tiny", action="store_true", help="tiny models: does it run at all?")
+    training.add_argument("--commit", help="the commit measured, where there is no git to ask")
+    training.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
+    )
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
     docs = commands.add_parser("docs", help="the newest GPU benchmark into its page of the documentation")
