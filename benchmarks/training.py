@@ -48,9 +48,9 @@ WARM_UP = 3  # rounds of them: a graph is recorded the second time a length come
 TITLE = "# Training steps of the language models"
 NOTES = (
     "A step is the whole of one: window, masks, LSTM, head, backward, clipping, update. Times are medians "
-    f"over rounds of {WINDOWS} windows of drawn lengths on random words, on an otherwise idle device; float32 "
-    "products may use TF32. The loss is that of the last round, and must agree between ways but for rounding "
-    "and for how many rounds each had time for. The peak is of everything allocated, weights included."
+    f"over rounds of {WINDOWS} windows of drawn lengths on random words, on an otherwise idle device; "
+    "float32 products may use TF32. The loss is that of the last round, and must agree between ways but for "
+    "rounding and for how many rounds each had time for. The peak is of all that was allocated, weights too."
 )
 
 

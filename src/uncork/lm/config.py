@@ -168,7 +168,7 @@ class Config:
     device: str = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
-    matrix products use it too; bfloat16 computes the recurrence in it."""
+    matrix products use it too; bfloat16 computes the recurrence in it, and the rest as tf32 does."""
     recurrence: Literal["library", "persistent"] = "library"
     """What runs the LSTM: torch's kernels, or one launch per layer and window that keeps the recurrent
     matrix on the chip (CUDA, bfloat16, one process on the GPU)."""

@@ -43,7 +43,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     progress = Progress(config.name, enabled=world.is_first)
     precision = torch.get_float32_matmul_precision()
     try:
-        if config.precision == "tf32":
+        if config.precision != "float32":
             torch.set_float32_matmul_precision("high")
         with StopRequest() as stop:
             return _train(config, Path(folder), resume, world, stop, progress)
