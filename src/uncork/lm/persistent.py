@@ -1,8 +1,8 @@
 """An LSTM layer whose recurrence is one launch forward and one backward: see persistent.cu.
 
 Products take bfloat16 operands and sum in float32; cells, gradients and results are float32, hidden states
-float32 numbers rounded to bfloat16. All blocks of a launch wait for each other, so nothing else
-may keep them off the GPU: one process on it, and no other launch of this kind beside it.
+float32 numbers rounded to bfloat16. All blocks of a launch wait for each other, so they are started
+together or not at all.
 """
 
 import functools
@@ -130,11 +130,8 @@ class _Kernels:
     def _launch(self, which: int, arguments: tuple[Any, ...]) -> None:
         *tensors, steps = arguments
         counter = torch.zeros(1, dtype=torch.int32, device=tensors[0].device)
-        self.kernels[which](
-            (self.blocks[which], 1, 1),
-            (THREADS, 1, 1),
-            [*tensors, counter, steps],
-            shared_mem=self.shared[which],
+        nvrtc.launch_together(
+            self.kernels[which], self.blocks[which], THREADS, [*tensors, counter, steps], self.shared[which]
         )
 
 

@@ -1,10 +1,13 @@
 """CUDA sources, compiled at first use by the NVRTC that comes with torch."""
 
+import ctypes
 import functools
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 
 TABLE_GRADIENT = Path(__file__).with_name("table_gradient.cu")
@@ -18,6 +21,21 @@ def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int,
         kernel = torch.cuda._compile_kernel(source.read_text(), name, nvcc_options=options)
         kernel.set_shared_memory_config(shared_bytes)
     return kernel
+
+
+def launch_together(kernel: Any, blocks: int, threads: int, arguments: list[Tensor | int], shared_bytes: int):
+    """Start a kernel whose blocks wait for each other: all of them run at once, or it raises."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments]
+    places = [ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in values]
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    size = (blocks, 1, 1, threads, 1, 1)
+    places = (ctypes.c_void_p * len(places))(*places)
+    error = driver.cuLaunchCooperativeKernel(kernel.func, *size, shared_bytes, stream, places)
+    if error:
+        raise RuntimeError(
+            f"{blocks} blocks of {threads} threads could not be started together: CUDA error {error}"
+        )
 
 
 @functools.cache
