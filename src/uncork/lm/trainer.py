@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from uncork.lm.awd_lstm import detach
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import load_model, load_state, save_model, save_state
+from uncork.lm.clip import clip_gradients
 from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify, window
 from uncork.lm.evaluate import evaluate
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.progress import Progress
+from uncork.lm.refine import coarsen_gradient
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
 from uncork.lm.tensorboard import Events
@@ -113,8 +115,9 @@ def _train(
             result = forward(tokens_TB, states, target_TB)
             optimizer.zero_grad()
             result.loss.backward()
+            coarsen_gradient(model, config, at.epoch)
             if config.optim.clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
+                clip_gradients(model, config.optim.clip)
             # A long window's mean gradient is no larger but stands for more words.
             optimizer.step(scale=tokens_TB.shape[0] / config.data.bptt)
             states = detach(result.states)

@@ -1,4 +1,4 @@
-"""The heads the paper compares, as configurations. Slope learning rates are absolute."""
+"""The heads the paper compares, as configurations. A PLIF's rate and decay are per unit of function."""
 
 from uncork.lm.config import FunctionConfig, HeadConfig
 
@@ -7,6 +7,7 @@ from uncork.lm.config import FunctionConfig, HeadConfig
 KNOTS = 100_000
 BOUND = 20.0
 AUTHORS_SLOPE_LR = 0.02
+AUTHORS_WEIGHT_DECAY = 1.2e-6
 # From a 100-epoch look on Penn: a tenth of the model's learning rate moves the slopes usefully,
 # the whole of it overfits.
 IDENTITY_SLOPE_SHARE = 0.1
@@ -32,13 +33,14 @@ def temperature() -> HeadConfig:
 
 def plif(lr: float) -> HeadConfig:
     """softmax(f(z)), f starting as the identity; its slopes learn at a tenth of `lr`."""
-    function = _plif(KNOTS, "identity", IDENTITY_SLOPE_SHARE * lr)
+    options = {"knots": KNOTS, "bound": BOUND, "init": "identity"}
+    function = FunctionConfig(name="PLIF", options=options, lr=IDENTITY_SLOPE_SHARE * lr)
     return HeadConfig(kind="monotonic", function=function)
 
 
 def plif_authors() -> HeadConfig:
     """softmax(f(z)) with the authors' random start and slope learning rate."""
-    return HeadConfig(kind="monotonic", function=_plif(KNOTS, "random", AUTHORS_SLOPE_LR))
+    return HeadConfig(kind="monotonic", function=_authors_plif(KNOTS))
 
 
 def plif_frozen() -> HeadConfig:
@@ -56,9 +58,14 @@ def mos() -> HeadConfig:
 
 def mos_plif() -> HeadConfig:
     """The mixture with one shared f inside every softmax; the paper's row has 1e6 knots."""
-    function = _plif(10 * KNOTS, "random", AUTHORS_SLOPE_LR)
-    return HeadConfig(kind="mixture", components=15, latent_dropout=0.29, function=function)
+    return HeadConfig(kind="mixture", components=15, latent_dropout=0.29, function=_authors_plif(10 * KNOTS))
 
 
-def _plif(knots: int, init: str, lr: float) -> FunctionConfig:
-    return FunctionConfig(name="PLIF", options={"knots": knots, "bound": BOUND, "init": init}, lr=lr)
+def _authors_plif(knots: int) -> FunctionConfig:
+    """The authors state raw rates, so those per unit of function follow the knots they are applied to."""
+    return FunctionConfig(
+        name="PLIF",
+        options={"knots": knots, "bound": BOUND, "init": "random"},
+        lr=AUTHORS_SLOPE_LR * KNOTS / knots,
+        weight_decay=AUTHORS_WEIGHT_DECAY * knots / KNOTS,
+    )
