@@ -22,6 +22,7 @@ from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify, window
 from uncork.lm.evaluate import evaluate
 from uncork.lm.interrupt import Interrupted, StopRequest
+from uncork.lm.learned import learned_function
 from uncork.lm.progress import Progress
 from uncork.lm.refine import coarsen_gradient
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
@@ -186,6 +187,7 @@ def _train(
     load_model(folder / "model.safetensors", model)
     valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
     result = make_result(config, model, at.step, at.epoch, valid, test)
+    result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
         write_json(folder / "result.json", result)
     progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")
