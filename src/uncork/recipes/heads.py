@@ -14,6 +14,8 @@ IDENTITY_SLOPE_SHARE = 0.1
 # One number sums the gradient of all logits: at the model's rate of 20 a step whose gradient is
 # clipped to 0.25 could move a temperature by 5. This moves it by 0.025 at most.
 TEMPERATURE_LR = 0.1
+# For the same reason. Its line alone is half a temperature.
+NETWORK_LR = 0.1
 
 
 def softmax() -> HeadConfig:
@@ -48,6 +50,13 @@ def plif_frozen() -> HeadConfig:
     function = FunctionConfig(
         name="PLIF", options={"knots": KNOTS, "bound": BOUND, "init": "random"}, frozen=True
     )
+    return HeadConfig(kind="monotonic", function=function)
+
+
+def monotone() -> HeadConfig:
+    """softmax(f(z)), f a sum of 20 sigmoids and a line near the identity: smooth, with few parameters."""
+    options = {"units": 20, "skip": True, "knots": KNOTS, "bound": BOUND}
+    function = FunctionConfig(name="MonotoneNetwork", options=options, lr=NETWORK_LR)
     return HeadConfig(kind="monotonic", function=function)
 
 

@@ -100,6 +100,11 @@ def embedded_plif_frozen() -> Config:
     return embedded("embedded_plif_frozen", heads.plif_frozen())
 
 
+def embedded_monotone() -> Config:
+    """A monotone network on the embedded corpus."""
+    return embedded("embedded_monotone", heads.monotone())
+
+
 def embedded_mos() -> Config:
     """A mixture of 5 softmaxes on the embedded corpus."""
     return embedded("embedded_mos", heads.mos())
