@@ -225,3 +225,32 @@ def test_the_limit_of_smoothness_is_where_steps_begin_to_diverge():
             with torch.no_grad():
                 f.v.sub_(raw_lr * gradient)
         assert (f.roughness().item() > 10 * start) is grows
+
+
+def test_nothing_waits_for_the_device(make_config):
+    """On tensors without values, where reading one, as a synchronisation does, raises."""
+    config = make_config(head(1000, pull=1.0, refine={"0": 10}))
+    model = build_model(config, 300).to("meta")
+    (table_of(model).departure() + table_of(model).roughness()).backward()
+    coarsen_gradient(model, config, 0)
+    norm = clip_gradients(model, 0.25)
+    with pytest.raises(RuntimeError, match="meta"):
+        norm.item()
+
+
+def test_penalties_are_in_the_loss_and_not_in_what_is_reported(make_config):
+    tokens_TB, target_TB = torch.randint(300, (2, 20, 8))
+    steps = []
+    for settings in ({}, {"pull": 2.0}, {"pull": 2.0, "smoothness": 30.0}):
+        torch.manual_seed(2)  # weights and masks alike
+        model = build_model(make_config(head(50, **settings)), 300)
+        with torch.no_grad():
+            table_of(model).v.copy_(torch.linspace(-1.0, 1.0, 50))
+        steps.append(model(tokens_TB, None, target_TB))
+    slopes = torch.log1p(torch.exp(torch.linspace(-1.0, 1.0, 50).double()))
+    departure = (slopes - 1).square().mean().item()
+    roughness = ((slopes[1:] - slopes[:-1]) / 0.8).square().sum().item() / 50
+    plain, pulled, both = (step.loss.item() for step in steps)
+    assert pulled - plain == pytest.approx(2 * departure, rel=1e-5)
+    assert both - plain == pytest.approx(2 * departure + 30 * roughness, rel=1e-5)
+    assert 30 * roughness > 0.01 and len({step.nll.item() for step in steps}) == 1
