@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork import ops
-from uncork.functions import AbstractMonotone
+from uncork.functions import PLIF, AbstractMonotone, MonotoneNetwork, Tabulated
 from uncork.functions.description import curve, quantiles, spread
 from uncork.heads import AbstractHead, MixtureHead
 from uncork.lm.awd_lstm import LanguageModel
@@ -43,7 +43,7 @@ def learned_function(config: Config, model: LanguageModel, valid_TB: Tensor) -> 
         "logits": {
             "sampled": logits.numel(),
             "quantiles": {f"{share:g}": level for share, level in zip(SHARES, levels, strict=True)},
-            "outside_bound": None if middles is None else _outside(logits, function),
+            "outside_bound": _outside(logits, function),
         },
         "slopes": {
             "over_knots": None if middles is None else spread(function.derivative(middles)),
@@ -95,14 +95,16 @@ def start_of(config: Config, model: LanguageModel) -> AbstractMonotone | None:
 
 def middles_of_intervals(function: nn.Module, device: torch.device) -> Tensor | None:
     """A point inside each piece of the function's table; None where it has no table."""
-    if not (hasattr(function, "knots") and hasattr(function, "bound")):
+    if not isinstance(function, PLIF | MonotoneNetwork | Tabulated):
         return None
-    knots = knots_of(function.knots, function.bound, device)  # pyright: ignore[reportArgumentType]
+    knots = knots_of(function.knots, function.bound, device)
     return (knots[:-1] + knots[1:]) / 2
 
 
-def _outside(logits: Tensor, function: nn.Module) -> float:
-    return float((logits.abs() > function.bound).double().mean())  # pyright: ignore[reportOperatorIssue]
+def _outside(logits: Tensor, function: nn.Module) -> float | None:
+    if not isinstance(function, PLIF | MonotoneNetwork | Tabulated):
+        return None
+    return float((logits.abs() > function.bound).double().mean())
 
 
 def _moved(
