@@ -128,12 +128,12 @@ class Trainee:
         torch.manual_seed(config.seed)
         model = build_model(config, words).to(place).train()
         self.carried = Carried.fresh(model, config.data.batch_size, place)
-        self.step = build_step(config, model, build_optimizer(config, model), stream_TB, self.carried)
+        self.step = build_step(config, model, model, build_optimizer(config, model), stream_TB, self.carried)
 
     def round(self) -> None:
         self.carried.clear_()
         for length in self.lengths:
-            self.step(length)
+            self.step(length, epoch=0)
 
     @property
     def nll(self) -> float:

@@ -1,6 +1,7 @@
 """The piecewise-linear function: its starts, its two sums, its bound."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -157,6 +158,75 @@ def test_fit_bound_refuses():
     with pytest.raises(ValueError, match="`margin` must be above 0"):
         f.fit_bound_(torch.ones(3), margin=0)
     assert f.bound == 20.0
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("knots", [7, 1000])
+def test_departure_and_roughness_written_out(knots, dtype, tolerance):
+    f = PLIF(knots, 3.0, "random", seed=0, dtype=dtype)
+    v = f.v.detach().double()
+    s, ds_dv = torch.log1p(torch.exp(v)), 1 / (1 + torch.exp(-v))
+    step = 6.0 / knots
+
+    departure = sum((x - 1) ** 2 for x in s.tolist()) / knots
+    (gradient,) = torch.autograd.grad(f.departure(), [f.v])
+    assert f.departure().item() == pytest.approx(departure, rel=1e-12)
+    torch.testing.assert_close(
+        gradient.double(), 2 * (s - 1) * ds_dv / knots, rtol=tolerance, atol=tolerance / knots
+    )
+
+    # ds/dx at an inner knot stands for a stretch of one step, out of a length of 6.
+    slope_change = [(after - before) / step for before, after in pairwise(s.tolist())]
+    roughness = sum(x**2 for x in slope_change) * step / 6.0
+    (gradient,) = torch.autograd.grad(f.roughness(), [f.v])
+    assert f.roughness().item() == pytest.approx(roughness, rel=1e-12)
+    jump = torch.tensor([0.0, *slope_change, 0.0], dtype=torch.float64)
+    expected = 2 / 6.0 * (jump[:-1] - jump[1:]) * ds_dv
+    torch.testing.assert_close(gradient.double(), expected, rtol=tolerance, atol=tolerance / step)
+
+
+def test_departure_and_roughness_belong_to_the_function_not_the_table():
+    """Of s(x) = 1 + sin(x) / 2 on [-pi, pi]: means 1/8 of both (s - 1)^2 and (ds/dx)^2."""
+    for knots in (100, 10_000):
+        f = PLIF(knots, math.pi, dtype=torch.float64)
+        middle = (torch.arange(knots, dtype=torch.float64) + 0.5) * (2 * math.pi / knots) - math.pi
+        s = 1 + torch.sin(middle) / 2
+        with torch.no_grad():
+            f.v.copy_(torch.log(torch.expm1(s)))
+        assert f.departure().item() == pytest.approx(1 / 8, rel=1e-9)
+        assert f.roughness().item() == pytest.approx(1 / 8, rel=3 / knots)
+    assert PLIF(50).departure().item() < 1e-14 and PLIF(50).roughness().item() < 1e-28
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_refining_keeps_the_function(dtype):
+    f = PLIF(50, 3.0, "random", seed=1, dtype=dtype)
+    x = torch.linspace(-5, 5, 2001, dtype=torch.float64)
+    before, v, parameter = f(x).detach(), f.v.detach().clone(), f.v
+    f.v.grad = torch.zeros_like(f.v)
+    f.refine_(600)
+    assert f.knots == 600 and f.v.shape == (600,) and f.v is parameter and f.v.grad is None
+    assert torch.equal(f.v, v.repeat_interleave(12))
+    assert (f(x) - before).detach().abs().max() <= 600 * torch.finfo(torch.float64).eps * 3
+    f(x).sum().backward()
+    assert f.v.grad is not None and f.v.grad.shape == (600,)
+
+
+def test_a_refined_table_is_saved_and_loaded_as_such():
+    f = PLIF(10, init="random", seed=0)
+    f.refine_(20)
+    same = PLIF(20)
+    same.load_state_dict(f.state_dict())
+    assert torch.equal(same.v, f.v)
+
+
+def test_refining_refuses():
+    f = PLIF(10)
+    with pytest.raises(ValueError, match="`knots` must be a multiple of the present 10, got 15"):
+        f.refine_(15)
+    with pytest.raises(TypeError, match="`knots` must be an int"):
+        f.refine_(20.0)
+    assert f.knots == 10
 
 
 def test_repr():

@@ -74,3 +74,32 @@ def test_functions_are_built_by_public_name_only():
             build_function(FunctionConfig(name=name))
     with pytest.raises(ValueError, match="`function.options` of PLIF must be among knots.*'knot'"):
         build_function(FunctionConfig(name="PLIF", options={"knot": 7}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight_decay": -1.0}, "`function.weight_decay` must be zero or more"),
+        ({"pull": -1.0}, "`function.pull` must be zero or more"),
+        ({"smoothness": float("nan")}, "`function.smoothness` must be zero or more"),
+        ({"refine": {"soon": 10}}, "`function.refine` must give a number of knots.*'soon': 10"),
+        ({"refine": {"3": 1}}, "`function.refine` must give a number of knots, 2 or more"),
+        ({"name": "Scale", "pull": 1.0}, "`function.pull` is for a PLIF that learns; got 1.0 for Scale"),
+        ({"frozen": True, "refine": {"0": 10}}, "`function.refine` is for a PLIF that learns.*frozen"),
+        ({"smoothness": 1.0, "refine": {"0": 10}}, "`function.smoothness` must be 0 with `function.refine`"),
+    ],
+)
+def test_settings_of_a_function_that_cannot_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        FunctionConfig(**{"name": "PLIF"} | settings)
+
+
+def test_stages_are_given_as_overrides():
+    head = HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF"))
+    config = override(
+        Config(name="x", model=ModelConfig(head=head)),
+        ["model.head.function.refine.0=100", "model.head.function.refine.20=1000"],
+    )
+    function = config.model.head.function
+    assert function is not None and function.refine == {"0": 100, "20": 1000}
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config

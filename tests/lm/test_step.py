@@ -36,10 +36,10 @@ def take_steps(config, count, pieces):
     optimizer = build_optimizer(config, model)
     stream_TB = torch.randint(30, (200, 4), generator=torch.Generator().manual_seed(5))
     carried = Carried.fresh(model, 4, torch.device("cpu"))
-    step = TrainingStep(config, model, optimizer, stream_TB, carried)
+    step = TrainingStep(config, model, model, optimizer, stream_TB, carried)
     torch.manual_seed(4)
     for length in (17, 5, 1, 20)[:count]:
-        step(length)
+        step(length, 0)
     assert carried.start.item() == sum((17, 5, 1, 20)[:count])
     return [
         *model.parameters(),

@@ -20,9 +20,17 @@ from uncork.lm.trainer import draw_length, mask_seed
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "lm_tiny.json"
-PLIF = HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 50}, lr=0.5))
+# 50 knots: the slopes' own rate is 1000 x 50 / 100,000 = 0.5.
+PLIF = HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 50}, lr=1000.0))
 MIXTURE = HeadConfig(kind="mixture", components=3)
 HEADS = {"softmax": HeadConfig(), "plif": PLIF, "mixture": MIXTURE}
+# Coarse to fine with a pull, a new stage with each epoch.
+STAGED = replace(
+    PLIF,
+    function=FunctionConfig(
+        name="PLIF", options={"knots": 50}, lr=1000.0, pull=1.0, refine={"0": 5, "1": 10, "2": 50}
+    ),
+)
 
 
 def metrics(folder):
@@ -109,9 +117,9 @@ class StopAfter:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [*HEADS, "staged"])
 def test_a_stopped_run_resumes_bit_for_bit(make_config, tmp_path, monkeypatch, head, number):
-    config = make_config(HEADS[head])
+    config = make_config(STAGED if head == "staged" else HEADS[head])
     train(config, tmp_path / "whole")
     former = signal.getsignal(number)
     for step in (30, 25):  # in the second epoch; then in the averaged third

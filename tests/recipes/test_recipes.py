@@ -8,12 +8,15 @@ import pytest
 
 from uncork.cli import main
 from uncork.lm import Config
-from uncork.lm.build import build_model, count_parameters
+from uncork.lm.build import build_function, build_model, count_parameters
 from uncork.lm.config_io import from_dict, to_dict
 from uncork.recipes import RECIPES, build
 
 
-HEADS = ("softmax", "sigsoftmax", "temperature", "plif", "plif_authors", "plif_frozen", "mos", "mos_plif")
+HEADS = (
+    "softmax", "sigsoftmax", "temperature", "plif", "plif_authors", "plif_frozen", "monotone", "mos",
+    "mos_plif",
+)  # fmt: skip
 WORDS = {"penn": 10_000, "wikitext-2": 33_278, "embedded": 300}
 
 
@@ -28,6 +31,7 @@ WORDS = {"penn": 10_000, "wikitext-2": 33_278, "embedded": 300}
         ("penn_temperature", 24_221_601),
         ("penn_plif_authors", 24_321_600),  # 24.32M in the authors' code
         ("penn_mos_plif", 22_500_620),
+        ("penn_monotone", 24_221_662),  # 3 x 20, a bias and a line
     ],
 )
 def test_parameter_counts_are_the_published_ones(recipe, published):
@@ -48,6 +52,22 @@ def test_recipes_are_named_after_themselves_and_survive_json(name):
     config = build(name)
     assert config.name == name
     assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_an_ablation_of_learning_needs_overrides_only():
+    changes = (
+        "lr=30",
+        "pull=1",
+        "weight_decay=1.2e-6",
+        "refine.0=100",
+        "refine.50=1000",
+        "options.knots=1000",
+    )
+    config = build("penn_plif", tuple(f"model.head.function.{change}" for change in changes))
+    function = config.model.head.function
+    assert function is not None and (function.lr, function.pull, function.weight_decay) == (30.0, 1.0, 1.2e-6)
+    assert function.refine == {"0": 100, "50": 1000} and function.options["knots"] == 1000
+    build_function(function)
 
 
 def test_the_authors_settings():

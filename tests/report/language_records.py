@@ -16,14 +16,15 @@ TEST = {
     "mos": 56.0,
 }
 LEARNED = {
-    "x": [-9.0, -2.0, 0.0, 2.0, 9.0],  # the ends are beyond all logits
-    "f": [-99.0, -3.0, 0.0, 1.0, 99.0],
-    "slope": [14.0, 1.5, 1.5, 0.5, 14.0],
-    "logit_quantiles": {"0": -2.0, "0.5": 0.0, "1": 2.0},
-    "outside_share": 0.0,
-    "slopes": {"mean": 1.25, "std": 0.4, "min": 0.5, "max": 1.75},
-    "slopes_at_logits": {"mean": 1.125, "std": 0.25, "min": 0.5, "max": 1.5},
-    "moved": 0.3,
+    "x": [-2.0, 0.0, 2.0],
+    "f": [-3.0, 0.0, 1.0],
+    "slope": [1.5, 1.5, 0.5],
+    "logits": {"sampled": 9, "quantiles": {"0": -2.0, "0.5": 0.0, "1": 2.0}, "outside_bound": 0.0},
+    "slopes": {
+        "over_knots": {"mean": 1.25, "std": 0.4, "min": 0.5, "max": 1.75},
+        "at_logits": {"mean": 1.125, "std": 0.25, "min": 0.5, "max": 1.5},
+    },
+    "moved": {"f": 1.0, "slope_over_knots": 0.31, "slope_at_logits": 0.42},
 }
 
 

@@ -227,9 +227,18 @@ def test_slopes_stand_beside_the_papers():
     table = tables.slope_table(only(*story()))
     assert table is not None
     rows = [[text for text, _ in row] for row in table.rows]
-    assert rows[0] == ["PLIF from the identity", "over the table", "3", "1.25", "0.4", "0.5", "1.75"]
+    assert rows[0] == ["PLIF from the identity", "over the table", "3", "1.25", "0.4", "0.5", "1.75", "0.31"]
     assert rows[1][:4] == ["PLIF from the identity", "at the logits", "3", "1.12"]
-    assert rows[-1] == ["PLIF in table 2 of the paper", "as printed", "–", "1.10", "0.62", "0.02", "5.16"]
+    assert rows[-1] == [
+        "PLIF in table 2 of the paper",
+        "as printed",
+        "–",
+        "1.10",
+        "0.62",
+        "0.02",
+        "5.16",
+        "–",
+    ]
     assert tables.slope_table(only(run("penn_plif", 1, 58.0))) is None
 
 
@@ -265,10 +274,13 @@ def test_pictures_say_in_words_what_they_show():
     assert "PLIF from the identity: slopes 0.50 to 1.50 for logits from -2.0 to 2.0" in slope.alt
 
 
-def test_functions_are_drawn_without_quantiles_too():
-    learned = {name: LEARNED[name] for name in ("x", "f", "slope", "slopes")}
-    slope = figures.function_figure(only(run("penn_plif", 1, 58.0, learned_function=learned)), "slope")
-    assert "slopes 0.50 to 14.00 for logits from -9.0 to 9.0" in slope.alt
+def test_a_function_without_a_table_or_a_known_start_is_shown_as_far_as_it_is_known():
+    learned = LEARNED | {"moved": None, "slopes": LEARNED["slopes"] | {"over_knots": None}}
+    table = tables.slope_table(only(run("penn_plif", 1, 58.0, learned_function=learned)))
+    assert table is not None
+    texts = [[text for text, _ in row] for row in table.rows]
+    assert [row[1] for row in texts] == ["at the logits", "as printed"]
+    assert [row[-1] for row in texts] == [tables.NONE] * 2
 
 
 def test_sections_come_only_where_there_is_something_to_show():

@@ -118,6 +118,36 @@ class PLIF(AbstractMonotone):
         self.bound = bound
         return bound
 
+    def departure(self) -> Tensor:
+        """The mean over [-T, T] of (s - 1)^2, differentiable: how far f is from the identity.
+
+        Not weighted by where logits fall: where none do, slopes get no gradient from the loss, and nothing
+        but a random start takes them away from 1.
+        """
+        return (softplus(self.v.double()) - 1.0).square().mean()
+
+    def roughness(self) -> Tensor:
+        """The mean over [-T, T] of (ds/dx)^2, differentiable; s changes only at the k - 1 inner knots."""
+        change = softplus(self.v.double()).diff()
+        step = 2.0 * self.bound / self.knots
+        return change.square().sum() / (2.0 * self.bound * step)
+
+    @torch.no_grad()
+    def refine_(self, knots: int) -> None:
+        """Move to a finer table, `knots` being a multiple of the present number, and keep the function.
+
+        The parameter stays the same object and forgets its gradient. An optimiser that keeps a state for each
+        slope must be created anew.
+        """
+        if knot_count(knots) % self.knots:
+            raise ValueError(
+                f"`knots` must be a multiple of the present {self.knots}, got {knots}: only then is the "
+                "function the same on the finer table."
+            )
+        self.v.data = self.v.repeat_interleave(knots // self.knots)
+        self.v.grad = None
+        self.knots = knots
+
     def get_extra_state(self) -> Tensor:
         """The bound goes with the slopes: a table read with another bound is another function."""
         return torch.tensor(self.bound, dtype=torch.float64)

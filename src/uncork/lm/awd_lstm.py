@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uncork.functions import PLIF
 from uncork.lm.config import ModelConfig
 from uncork.lm.dropout import LockedDropout, embedding_dropout
 from uncork.lm.lanes import Lanes, Parcel
@@ -116,6 +117,9 @@ class LanguageModel(nn.Module):
         self.head = head
         self.activation_penalty = config.activation_penalty
         self.slowness_penalty = config.slowness_penalty
+        function = config.head.function
+        self.pull = 0.0 if function is None else function.pull
+        self.smoothness = 0.0 if function is None else function.smoothness
         self.backend = config.head.backend
         if config.tied:
             head.weight = encoder.embedding.weight
@@ -129,19 +133,32 @@ class LanguageModel(nn.Module):
         nll = self.nll(features, target_TB)
         return Step(nll + self._penalties(features), nll, features.states)
 
+    @property
+    def function(self) -> nn.Module | None:
+        """The increasing function inside the head, if it has one."""
+        function = getattr(self.head, "function", None)
+        return function if isinstance(function, nn.Module) else None
+
     def nll(self, features: Features, target_TB: Tensor, reduction: str = "mean") -> Tensor:
         """The head's loss on what the encoder handed on."""
         return self.head(features.dropped_TBD, target_TB, reduction=reduction, backend=self.backend)
 
     def _penalties(self, features: Features) -> Tensor:
-        """AR on the output the head read, TAR on the output before its dropout."""
+        """AR on the output the head read, TAR on the output before its dropout, and those on the function."""
         penalty = features.raw_TBD.new_zeros(())
         if self.activation_penalty:
             penalty = penalty + self.activation_penalty * features.dropped_TBD.pow(2).mean()
         if self.slowness_penalty and features.raw_TBD.shape[0] > 1:
             change_TBD = features.raw_TBD[1:] - features.raw_TBD[:-1]
             penalty = penalty + self.slowness_penalty * change_TBD.pow(2).mean()
+        if self.pull or self.smoothness:
+            penalty = penalty + self._function_penalties().to(penalty.dtype)
         return penalty
+
+    def _function_penalties(self) -> Tensor:
+        assert isinstance(self.function, PLIF)  # FunctionConfig sees to it
+        penalty = self.pull * self.function.departure()
+        return penalty + self.smoothness * self.function.roughness() if self.smoothness else penalty
 
 
 def detach(states: States) -> States:

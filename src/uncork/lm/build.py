@@ -15,6 +15,8 @@ from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig
 from uncork.lm.corpus import Corpus
 from uncork.lm.dropout import LockedDropout
 from uncork.lm.optim import AtEpoch, AveragedSGD, Never, NonMonotone, Trigger
+from uncork.lm.refine import check_refine
+from uncork.lm.slope_unit import check_smoothness, interval_ratio
 
 
 # The process behind `corpus="embedded"` never changes, so that numbers on it can be compared.
@@ -48,7 +50,9 @@ def build_function(config: FunctionConfig) -> nn.Module:
                 f"{', '.join(allowed) or 'none'}; got {option!r}."
             )
     options: dict[str, Any] = dict(config.options)
-    return cls(**options).requires_grad_(not config.frozen)
+    function = cls(**options).requires_grad_(not config.frozen)
+    check_refine(config, function)
+    return function
 
 
 def build_head(config: ModelConfig, num_words: int) -> nn.Module:
@@ -86,20 +90,29 @@ def build_model(config: Config, num_words: int) -> LanguageModel:
 
 def build_optimizer(config: Config, model: LanguageModel) -> AveragedSGD:
     """One optimizer over everything trained; the function's parameters are a group of their own."""
-    function = getattr(model.head, "function", None)
+    function = model.function
     own = [] if function is None else [p for p in function.parameters() if p.requires_grad]
     known = {id(parameter) for parameter in own}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in known]}
     ]
-    if own:
-        function_config = config.model.head.function
-        lr = None if function_config is None else function_config.lr
-        groups.append({"params": own, "lr": config.optim.lr if lr is None else lr})
+    if function is not None and own:
+        groups.append({"params": own} | _function_settings(config, function))
     optimizer = AveragedSGD(groups, config.optim.lr, config.optim.weight_decay, trigger=build_trigger(config))
     if config.finetune is not None:
         optimizer.averaging = True
     return optimizer
+
+
+def _function_settings(config: Config, function: nn.Module) -> dict[str, float]:
+    """Rate and decay of the function's parameters, from the unit of function to that of its table."""
+    function_config = config.model.head.function
+    assert function_config is not None  # the function was built from it
+    ratio = interval_ratio(function)
+    lr = (config.optim.lr if function_config.lr is None else function_config.lr) / ratio
+    check_smoothness(function_config.smoothness, lr, function)
+    # The step of the decay is the product of both, and it is that which must not depend on the table.
+    return {"lr": lr, "weight_decay": function_config.weight_decay * ratio}
 
 
 def build_trigger(config: Config) -> Trigger:

@@ -19,13 +19,45 @@ class FunctionConfig:
     name: str
     options: dict[str, Option] = field(default_factory=dict)
     lr: float | None = None
-    """Learning rate of its parameters; None takes the model's."""
+    """Learning rate of its parameters; None takes the model's. For PLIF it is per unit of function: the
+    rate of a slope in a table of 100,000 knots on [-20, 20]. Another table's slopes get the rate at which
+    the function moves alike."""
+    weight_decay: float = 0.0
+    """Decay of its parameters, of its own because it pulls PLIF's slopes to log 2, not to 1. For PLIF,
+    as for `lr`, that of a table of 100,000 knots on [-20, 20]."""
+    pull: float = 0.0
+    """PLIF: adds this times the mean over the bound of (slope - 1)^2 to the loss."""
+    smoothness: float = 0.0
+    """PLIF: adds this times the mean over the bound of the squared change of slope per unit of x."""
+    refine: dict[str, int] = field(default_factory=dict)
+    """PLIF, coarse to fine: {epochs done: knots} moves the function as a table of so many knots would,
+    from then on. {"0": 100, "20": 1000} starts at 100 and stays at 1000 after 20 epochs."""
     frozen: bool = False
     """Keep its parameters as drawn."""
 
     def __post_init__(self) -> None:
         if self.lr is not None:
             _positive("function.lr", self.lr)
+        for name in ("weight_decay", "pull", "smoothness"):
+            _not_negative(f"function.{name}", getattr(self, name))
+        for epoch, knots in self.refine.items():
+            if not (isinstance(epoch, str) and epoch.isdecimal() and type(knots) is int and knots >= 2):
+                raise ValueError(
+                    "`function.refine` must give a number of knots, 2 or more, for numbers of epochs; got "
+                    f"{epoch!r}: {knots!r}. Write refine.20=1000."
+                )
+        for name in ("pull", "smoothness", "refine"):
+            if getattr(self, name) and (self.name != "PLIF" or self.frozen):
+                what = "a frozen function" if self.frozen else self.name
+                raise ValueError(
+                    f"`function.{name}` is for a PLIF that learns; got {getattr(self, name)} for {what}. "
+                    "Leave it out."
+                )
+        if self.smoothness and self.refine:
+            raise ValueError(
+                f"`function.smoothness` must be 0 with `function.refine`; got {self.smoothness}. A coarse "
+                "function is a staircase on the fine table, which has no finite roughness."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     states: States | None = None
     with evaluation_mode(model):
-        for tokens_TB, target_TB in _windows(stream_TB, length):
+        for tokens_TB, target_TB in windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
             total += model.nll(features, target_TB, "sum").double()
@@ -80,7 +80,7 @@ def dynamic_evaluation(
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     states: States | None = None
     adapted.eval()
-    for tokens_TB, target_TB in _windows(stream_TB, length):
+    for tokens_TB, target_TB in windows(stream_TB, length):
         loss, states = _backward(adapted, parameters, tokens_TB, target_TB, states)
         total += loss.double() * target_TB.numel()
         with torch.no_grad():
@@ -111,7 +111,7 @@ def cache_evaluation(
     states: States | None = None
     history_WBD, followers_WB = None, None
     with evaluation_mode(model):
-        for tokens_TB, target_TB in _windows(stream_TB, length):
+        for tokens_TB, target_TB in windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
             nll_TB = model.nll(features, target_TB, "none").double()
@@ -151,7 +151,7 @@ def _gradient_rms(
     states: States | None = None
     count = 0
     model.eval()
-    for tokens_TB, target_TB in _windows(train_TB, length):
+    for tokens_TB, target_TB in windows(train_TB, length):
         _, states = _backward(model, parameters, tokens_TB, target_TB, states)
         for square, p in zip(squares, parameters, strict=True):
             square += _gradient(p).square()
@@ -179,7 +179,8 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _windows(stream_TB: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
+def windows(stream_TB: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of the whole stream, `length` steps at a time."""
     for start in range(0, stream_TB.shape[0] - 1, length):
         yield window(stream_TB, start, length)
 

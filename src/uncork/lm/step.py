@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from uncork.lm.awd_lstm import LanguageModel, States
+from uncork.lm.clip import clip_gradients
 from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
 from uncork.lm.persistent import unsuited
+from uncork.lm.refine import coarsen_gradient, knots_after
 from uncork.lm.world import World
 
 
@@ -41,11 +43,11 @@ class Carried(NamedTuple):
 
 
 class TrainingStep:
-    """Calling it with a window's length takes one step over the training stream.
+    """Calling it with a window's length, and how many epochs are done, takes one step over the stream.
 
     Arguments:
 
-    - `forward`: the model, or what wraps it for several processes.
+    - `forward`: `model`, or what wraps it for several processes.
     - `train_TB`: the stream, on the device of the model.
     - `carried`: moved along by every call.
     """
@@ -53,28 +55,36 @@ class TrainingStep:
     def __init__(
         self,
         config: Config,
+        model: LanguageModel,
         forward: nn.Module,
         optimizer: AveragedSGD,
         train_TB: Tensor,
         carried: Carried,
     ) -> None:
+        self.config = config
+        self.model = model
         self.forward = forward
         self.optimizer = optimizer
         self.train_TB = train_TB
         self.carried = carried
-        self.bptt = config.data.bptt
-        self.clip = config.optim.clip
 
-    def __call__(self, length: int) -> None:
+    def kind(self, length: int, epoch: int) -> tuple[int, bool, int | None]:
+        """What two steps must share to be the same work on other numbers."""
+        function = self.config.model.head.function
+        knots = None if function is None else knots_after(function.refine, epoch)
+        return length, self.optimizer.averaging, knots
+
+    def __call__(self, length: int, epoch: int) -> None:
         start, states, epoch_nll = self.carried
         tokens_TB, target_TB = following(self.train_TB, start, length)
         result = self.forward(tokens_TB, states, target_TB)
         self.optimizer.zero_grad()
         result.loss.backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.forward.parameters(), self.clip)
+        coarsen_gradient(self.model, self.config, epoch)
+        if self.config.optim.clip is not None:
+            clip_gradients(self.model, self.config.optim.clip)
         # A long window's mean gradient is no larger but stands for more words.
-        self.optimizer.step(scale=length / self.bptt)
+        self.optimizer.step(scale=length / self.config.data.bptt)
         with torch.no_grad():
             for state, new in zip(states, result.states, strict=True):
                 for part, new_part in zip(state, new, strict=True):
@@ -84,10 +94,15 @@ class TrainingStep:
 
 
 def build_step(
-    config: Config, forward: nn.Module, optimizer: AveragedSGD, train_TB: Tensor, carried: Carried
+    config: Config,
+    model: LanguageModel,
+    forward: nn.Module,
+    optimizer: AveragedSGD,
+    train_TB: Tensor,
+    carried: Carried,
 ) -> "TrainingStep | GraphedStep":
     """The step a configuration asks for."""
-    step = TrainingStep(config, forward, optimizer, train_TB, carried)
+    step = TrainingStep(config, model, forward, optimizer, train_TB, carried)
     return GraphedStep(step) if config.graphs else step
 
 
@@ -108,39 +123,40 @@ def check_device(config: Config, world: World) -> None:
 class GraphedStep:
     """The same step as CUDA graphs, one per length of window.
 
-    The first window of a length is an ordinary step, in which kernels are compiled and chosen; the second is
-    recorded while nothing runs, then replayed as often as the length comes. Random masks go on from
-    where the generator is, as they would without graphs.
+    The first window of a length is an ordinary step, in which kernels are compiled and chosen; the second
+    is recorded while nothing runs, then replayed as often as the length comes. When averaging begins, or
+    the table becomes finer, steps are others and are recorded anew. Random masks go on from where the
+    generator is, as they would without graphs.
     """
 
     def __init__(self, step: TrainingStep) -> None:
         self.step = step
         self.stream = torch.cuda.Stream(step.train_TB.device)
-        self.seen: set[tuple[int, bool]] = set()
-        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self.seen: set[tuple[int, bool, int | None]] = set()
+        self.graphs: dict[tuple[int, bool, int | None], torch.cuda.CUDAGraph] = {}
         # One pool for all: no two replay at once, and what outlasts a replay lies outside.
         self.pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, length: int) -> None:
-        key = (length, self.step.optimizer.averaging)
-        if key not in self.seen:
-            self.seen.add(key)
-            self._ordinary(length)
+    def __call__(self, length: int, epoch: int) -> None:
+        kind = self.step.kind(length, epoch)
+        if kind not in self.seen:
+            self.seen.add(kind)
+            self._ordinary(length, epoch)
             return
-        if key not in self.graphs:
-            self.graphs[key] = self._record(length)
-        self.graphs[key].replay()
+        if kind not in self.graphs:
+            self.graphs[kind] = self._record(length, epoch)
+        self.graphs[kind].replay()
 
-    def _ordinary(self, length: int) -> None:
+    def _ordinary(self, length: int, epoch: int) -> None:
         # On the stream that records: autograd then never meets a gradient of another one.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.step(length)
+            self.step(length, epoch)
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def _record(self, length: int) -> "torch.cuda.CUDAGraph":
+    def _record(self, length: int, epoch: int) -> "torch.cuda.CUDAGraph":
         self.step.optimizer.zero_grad()  # gradients of the step before lie in another graph's memory
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            self.step(length)
+            self.step(length, epoch)
         return graph

@@ -20,6 +20,7 @@ from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify
 from uncork.lm.evaluate import evaluate
 from uncork.lm.interrupt import Interrupted, StopRequest
+from uncork.lm.learned import learned_function
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
@@ -104,14 +105,14 @@ def _train(
         if world.is_first:
             save_state(folder / "state", at.step, tensors, facts)
 
-    step = build_step(config, forward, optimizer, train_TB, carried)
+    step = build_step(config, model, forward, optimizer, train_TB, carried)
     finished = at.epoch >= config.epochs or at.step == config.max_steps
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
         model.train()
         while at.start < train_TB.shape[0] - 1 and at.step != config.max_steps:
             length = min(draw_length(config.data, lengths), train_TB.shape[0] - 1 - at.start)
-            step(length)
+            step(length, at.epoch)
             at.start += length
             at.epoch_tokens += length
             at.step += 1
@@ -175,6 +176,7 @@ def _train(
     load_model(folder / "model.safetensors", model)
     valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
     result = make_result(config, model, at.step, at.epoch, valid, test)
+    result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
         write_json(folder / "result.json", result)
     progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")

@@ -58,6 +58,11 @@ def penn_plif_frozen() -> Config:
     return _pointwise("penn_plif_frozen", heads.plif_frozen())
 
 
+def penn_monotone() -> Config:
+    """Not published: a monotone network of 20 sigmoids and a line in place of PLIF."""
+    return _pointwise("penn_monotone", heads.monotone())
+
+
 def penn_mos() -> Config:
     """MoS 58.08/55.97 (56.54/54.44 finetuned, 48.33/47.69 dynamic).
 

@@ -40,6 +40,11 @@ def wikitext2_plif_frozen() -> Config:
     return _pointwise("wikitext2_plif_frozen", heads.plif_frozen())
 
 
+def wikitext2_monotone() -> Config:
+    """Not published: a monotone network of 20 sigmoids and a line in place of PLIF."""
+    return _pointwise("wikitext2_monotone", heads.monotone())
+
+
 def wikitext2_mos() -> Config:
     """MoS 66.01/63.33 (63.88/61.45 finetuned, 42.41/40.68 dynamic); AAAI 64.54/61.96±0.40. 35M."""
     return _mixture("wikitext2_mos", heads.mos())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uncork.functions.description import curve, quantiles, spread
 from uncork.synthetic.fit import Fit
 from uncork.synthetic.tasks import Task
 from uncork.theory.cross_entropy import entropy, minimum_cross_entropy
@@ -91,21 +92,11 @@ def learned_function(fit: Fit, task: Task, points: int = 101) -> dict[str, Any] 
         return None
     rows = min(task.contexts, max(1, 2**20 // task.vocabulary))
     logits = (fit.hidden()[:rows] @ fit.head.weight.T).flatten()
-    low, high = _quantiles(logits, (0.001, 0.999))
+    low, high = quantiles(logits, (0.001, 0.999))
     x = torch.linspace(low, high, points, device=task.device)
-    value, slope = function(x), function.derivative(x)
-    at_logits = function.derivative(logits)
-    return {
-        "x": _rounded(x),
-        "f": _rounded(value - function(torch.zeros_like(x[:1]))),
-        "slope": _rounded(slope),
-        "slope_statistics": {
-            "mean": float(at_logits.mean()),
-            "std": float(at_logits.std()),
-            "min": float(slope.min()),
-            "max": float(slope.max()),
-        },
-    }
+    at_logits, over_range = spread(function.derivative(logits)), spread(function.derivative(x))
+    extremes = {name: over_range[name] for name in ("min", "max")}
+    return {**curve(function, x), "slope_statistics": at_logits | extremes}
 
 
 @torch.no_grad()
@@ -119,13 +110,3 @@ def model_rank(fit: Fit, task: Task, contexts: int = 256) -> dict[str, Any]:
         "press": report.press_rank,
         "effective": {f"{epsilon:g}": rank for epsilon, rank in report.effective_ranks.items()},
     }
-
-
-def _quantiles(values: Tensor, shares: tuple[float, float]) -> tuple[float, float]:
-    ordered = values.sort().values
-    last = len(ordered) - 1
-    return float(ordered[round(shares[0] * last)]), float(ordered[round(shares[1] * last)])
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(v, 5) for v in values.double().tolist()]

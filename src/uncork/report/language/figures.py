@@ -133,13 +133,8 @@ def function_figure(trial: Trial, view: str) -> Figure:
 
 
 def _learned(arm: Arm) -> dict[str, Any] | None:
-    """x, f and slope of the first run that has them, where the logits are."""
-    found = next((f for run in arm.runs if (f := (run.result or {}).get("learned_function"))), None)
-    if found is None:
-        return None
-    bounds = (found.get("logit_quantiles") or {}).values() or found["x"]
-    inside = [i for i, x in enumerate(found["x"]) if min(bounds) <= x <= max(bounds)]
-    return {name: [found[name][i] for i in inside] for name in ("x", "f", "slope")} if inside else None
+    """x, f and slope, where the logits are, of the first run that has them."""
+    return next((f for run in arm.runs if (f := (run.result or {}).get("learned_function"))), None)
 
 
 def _range(function: dict[str, Any]) -> str:

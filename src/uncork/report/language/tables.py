@@ -1,6 +1,7 @@
 """Tables of language-model runs: perplexities beside the published ones, costs, tests, slopes, runs."""
 
 from statistics import mean
+from typing import Any
 
 from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
 from uncork.report.language.compare import LEVEL, Difference, to_controls, to_softmax
@@ -112,17 +113,26 @@ def slope_table(trial: Trial) -> Table | None:
         found = [f for run in arm.runs if (f := (run.result or {}).get("learned_function"))]
         if not found:
             continue
-        for key, where in (("slopes", "over the table"), ("slopes_at_logits", "at the logits")):
-            known = [f[key] for f in found if f.get(key)]
+        for key, where in (("over_knots", "over the table"), ("at_logits", "at the logits")):
+            known = [f["slopes"][key] for f in found if f["slopes"][key]]
             if known:
                 values = [f"{mean(each[name] for each in known):.3g}" for name in SLOPES]
-                rows.append([(text, False) for text in (arm.label, where, str(len(known)), *values)])
+                row = [arm.label, where, str(len(known)), *values, _moved(found, key)]
+                rows.append([(text, False) for text in row])
     if not rows:
         return None
     paper = [f"{LEARNED_SLOPES[name]:.2f}" for name in SLOPES]
-    rows.append([(text, False) for text in ("PLIF in table 2 of the paper", "as printed", NONE, *paper)])
-    columns = ["function", "slopes", "seeds", *SLOPES.values()]
+    rows.append(
+        [(text, False) for text in ("PLIF in table 2 of the paper", "as printed", NONE, *paper, NONE)]
+    )
+    columns = ["function", "slopes", "seeds", *SLOPES.values(), "moved since the start"]
     return Table("Slopes of the learned functions, means over seeds", columns, rows)
+
+
+def _moved(found: list[dict[str, Any]], key: str) -> str:
+    """Root mean square change of the slopes, mean over the runs whose start is known."""
+    known = [m for f in found if f["moved"] and (m := f["moved"][f"slope_{key}"]) is not None]
+    return f"{mean(known):.2g}" if known else NONE
 
 
 def run_table(trial: Trial) -> Table:
