@@ -192,7 +192,7 @@ def _averaging_state(config, words, best_is_average):
     optimizer = build_optimizer(config, model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     averages = {id(p): p.detach() + 0.01 * torch.randn(p.shape) for p in parameters}
-    named = {name: p for name, p in model.named_parameters()}
+    named = dict(model.named_parameters())
     state = {f"model/{name}": p.detach() for name, p in named.items()}
     state |= {f"optimizer/{n}/average": averages[id(p)] for n, p in enumerate(parameters)}
     state["random/cpu/0"] = torch.get_rng_state()

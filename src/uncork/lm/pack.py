@@ -58,7 +58,8 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     if (folder / "config.json").exists():
         raise ValueError(
-            f"`out` must be a new folder, but `{folder}` holds a run. Move that run away, or give another folder."
+            f"`out` must be a new folder, but `{folder}` holds a run. "
+            "Move that run away, or give another folder."
         )
     tensors, facts = load_tensors(file)
     if facts.get("format") != FORMAT:

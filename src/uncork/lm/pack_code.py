@@ -26,7 +26,7 @@ LARGE = 2**16
 
 @dataclass(frozen=True)
 class Part:
-    """What of a run is packed. `bases` names, for each tensor of the model, that of the state it stands for."""
+    """What of a run is packed; `bases` gives each tensor of the model the one of the state it is read from."""
 
     step: int
     state: dict[str, Tensor] | None

@@ -1,0 +1,26 @@
+"""`uncork pack`: a run in one small file."""
+
+from pathlib import Path
+from typing import Annotated
+
+from uncork.lm.pack import pack as write
+from uncork.recipes.pack import describe, parse_bytes
+
+
+try:
+    from tyro.conf import arg
+except ImportError:  # the command then says what to install
+
+    def arg(*, aliases: tuple[str, ...]) -> None: ...
+
+
+def pack(run: Path, /, out: Annotated[Path, arg(aliases=("-o",))], bytes: str = "60MiB") -> None:
+    """Write a run to one file, to carry it to another machine; says what had to be lost for its size.
+
+    Args:
+        run: Run folder that nobody trains at the moment.
+        out: File to write.
+        bytes: Its largest size. Where the run fits exactly, nothing is lost.
+    """
+    note = write(run, out, parse_bytes(bytes))
+    print(f"{out}: {note['bytes']} bytes, {describe(note)}")
