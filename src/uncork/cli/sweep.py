@@ -19,7 +19,7 @@ def sweep(
     """Train every recipe with every seed, each in a folder of its own, and write one table.
 
     Args:
-        recipes: Names listed by `uncork recipes`; a variant is `recipe:override,override`, or `name=` before it.
+        recipes: Names listed by `uncork recipes`; a variant is `[name=]recipe:override,override`.
         out: Sweep folder.
         seeds: Seeds; each recipe's own unless given.
         set: Overrides for all runs, such as `data.root=/corpora epochs=200`.

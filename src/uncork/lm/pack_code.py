@@ -26,7 +26,7 @@ LARGE = 2**16
 
 @dataclass(frozen=True)
 class Part:
-    """What of a run is packed; `bases` gives each tensor of the model the one of the state it is read from."""
+    """What is packed; `bases` maps each tensor of the model to the one of the state it is read from."""
 
     step: int
     state: dict[str, Tensor] | None

@@ -58,7 +58,8 @@ def parse_variant(text: str) -> Variant:
     if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise ValueError(
             f"A variant must have a name of at most {LONGEST_NAME} letters, digits and any of `_.,=+-`, "
-            f"the first a letter or digit, since it names folders; got {name!r}. Give one, such as `slow={recipe}:...`."
+            f"the first a letter or digit, since it names folders; got {name!r}. "
+            f"Give one, such as `slow={recipe}:...`."
         )
     return Variant(name, recipe, overrides)
 
