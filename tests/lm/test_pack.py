@@ -13,6 +13,7 @@ from uncork.lm.checkpoint import DamagedCheckpoint, load_state, load_tensors, sa
 from uncork.lm.config_io import to_dict
 from uncork.lm.lock import folder_lock
 from uncork.lm.pack import DEFAULT_BYTES, HEADER_BYTES, pack, unpack
+from uncork.lm.quantise import quantised_bytes
 from uncork.recipes import build
 from uncork.results import read_json, write_json
 
@@ -68,24 +69,28 @@ def test_what_fits_is_carried_bit_for_bit(stopped, tmp_path, step):
     assert (tmp_path / "there" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("step", [30, 70])
-@pytest.mark.parametrize("share", [0.9, 0.6])
+@pytest.mark.parametrize("step", [220, 600])  # before averaging begins, and after
 def test_a_run_carried_with_a_loss_ends_near_the_one_that_was_not(
-    stopped, tmp_path, small_is_large, step, share
+    tmp_path, monkeypatch, small_is_large, step
 ):
-    config, run = stopped(step)
-    exact = exact_bytes(run, tmp_path / "file")
-    budget = HEADER_BYTES + int((exact - HEADER_BYTES) * share)
+    changes = ("data.limit_tokens=30000", "data.batch_size=10", "epochs=6", "optim.average_epoch=3")
+    config, run = build("embedded_softmax", (*changes, "seed=3", "log_every=1000")), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        StopAfter(patch, step)
+        with pytest.raises(Interrupted):
+            train(config, run)
+    budget = HEADER_BYTES + (exact_bytes(run, tmp_path / "file") - HEADER_BYTES) // 4
     note = pack(run, tmp_path / "file", budget)
     assert note["bits"] is not None and (tmp_path / "file").stat().st_size == note["bytes"] <= budget
+    assert min(note["bits"]["base"], note["bits"].get("iterate", 5)) >= 5 and note["bits"]["base"] <= 8
     unpack(tmp_path / "file", tmp_path / "there")
     _, facts = whole_state(tmp_path / "there")
     assert facts["packed"]["bits"] == note["bits"]
     there = train(config, tmp_path / "there", resume=True)
     here = train(config, run, resume=True)
     assert here["packed"] == [] and [p["step"] for p in there["packed"]] == [step]
-    # Measured: within 0.3 % at the fewest bits; the seeds of such a run differ by 3 %.
-    assert there["test_perplexity"] == pytest.approx(here["test_perplexity"], rel=0.01)
+    # Seeds 3, 4 and 5 end at 60.82, 60.38 and 60.46; carried at 7 to 8 bits, seed 3 moved by 0.1 %.
+    assert there["test_perplexity"] == pytest.approx(here["test_perplexity"], rel=0.005)
     assert there["test_perplexity"] != here["test_perplexity"]
 
 
@@ -156,6 +161,14 @@ def test_a_finished_run_is_its_model_and_its_result(make_config, tmp_path):
     assert not list((tmp_path / "there" / "state").glob("step-*"))
     for one, other in zip(*(load_run(tmp_path / n)[0].parameters() for n in ("run", "there")), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [(24_221_600, (12, 12, 8)), (33_556_078, (8, 8, 6))])
+def test_true_sizes_before_averaging(parameters, expected):
+    """By count alone: the shapes are those of the test below."""
+    fits = [b for b in pack_code.PLAIN_LADDER if 2 * HEADER_BYTES + sum(
+        quantised_bytes(parameters, bits) for bits in (b[0], b[2])) <= DEFAULT_BYTES]  # fmt: skip
+    assert fits[0] == expected
 
 
 TRUE_SIZES = {

@@ -115,7 +115,7 @@ def started(folder):
     )  # fmt: skip
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the trainers in /proc")
 def test_a_killed_sweep_leaves_no_trainer_behind(tmp_path):
     process = started(tmp_path)
     folders = [tmp_path / f"embedded_softmax-{seed}" for seed in (1, 2)]

@@ -9,12 +9,13 @@ from uncork.recipes.pack import describe, parse_bytes
 
 try:
     from tyro.conf import arg
+
+    OUT = arg(aliases=("-o",))
 except ImportError:  # the command then says what to install
+    OUT = None
 
-    def arg(*, aliases: tuple[str, ...]) -> None: ...
 
-
-def pack(run: Path, /, out: Annotated[Path, arg(aliases=("-o",))], bytes: str = "60MiB") -> None:
+def pack(run: Path, /, out: Annotated[Path, OUT], bytes: str = "60MiB") -> None:
     """Write a run to one file, to carry it to another machine; says what had to be lost for its size.
 
     Args:

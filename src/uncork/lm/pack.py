@@ -7,6 +7,7 @@ is kept as its difference from what is packed anyway. Vectors (biases, slopes of
 states and generators stay exact. What was lost is noted in `packed.json` and ends up in `result.json`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from uncork.lm.checkpoint import load_state, load_tensors, save_tensors
 from uncork.lm.config import Config
 from uncork.lm.config_io import from_dict
 from uncork.lm.lock import folder_lock
-from uncork.lm.pack_code import LADDER, Coded, Part, code, decode
-from uncork.lm.run_folder import packings
-from uncork.results import read_json, write_atomic, write_json
+from uncork.lm.pack_code import Coded, Part, code, decode
+from uncork.results import read_json, write_atomic
 
 
 FORMAT = "uncork run, packed, 1"
@@ -41,7 +41,8 @@ def pack(folder: str | Path, file: str | Path, max_bytes: int = DEFAULT_BYTES) -
     if not (folder / "config.json").exists():
         raise ValueError(f"`run` must be a run folder, but `{folder}` has no config.json.")
     with folder_lock(folder):
-        files = {f"file/{name}": _bytes(folder / name) for name in FILES if (folder / name).exists()}
+        present = [name for name in FILES if (folder / name).exists()]
+        files = {f"file/{name}": _tensor((folder / name).read_bytes()) for name in present}
         part = _gather(folder)
     room = max_bytes - sum(tensor.numel() for tensor in files.values()) - HEADER_BYTES
     coded = code(part, _choose(part, room, max_bytes))
@@ -71,16 +72,18 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
     note = facts["note"]
     part = decode(Coded(tensors, facts["part"], note["bits"], note["relative_error"]))
     mark = {} if note["bits"] is None else {"packed": note}
+    if mark:
+        former = json.loads(files["packed.json"].numpy().tobytes()) if "packed.json" in files else []
+        files["packed.json"] = _tensor(json.dumps([*former, note], indent=2).encode())
     with folder_lock(folder):
         if part.state is not None:
             path = folder / "state" / f"step-{part.step:09d}.safetensors"
             save_tensors(path, part.state, part.state_facts | mark)
         if part.best is not None:
             save_tensors(folder / "model.safetensors", part.best, part.best_facts | mark)
-        for name, content in files.items():
-            if name == "config.json" and mark:
-                write_json(folder / "packed.json", [*packings(folder), note])
-            write_atomic(folder / name, content.numpy().tobytes())
+        for name in FILES:
+            if name in files:
+                write_atomic(folder / name, files[name].numpy().tobytes())
     return note
 
 
@@ -119,12 +122,12 @@ def _bases(folder: Path, state: dict[str, Tensor]) -> dict[str, str]:
 
 def _choose(part: Part, room: int, max_bytes: int) -> tuple[int, int, int] | None:
     """The first step of the ladder that fits; None is no quantisation at all."""
-    for bits in (None, *LADDER):
+    for bits in (None, *part.ladder):
         if part.size(bits) <= room:
             return bits
-    least = part.size(LADDER[-1]) + max_bytes - room
+    least = part.size(part.ladder[-1]) + max_bytes - room
     raise ValueError(f"`bytes` must be at least {least} for this run; got {max_bytes}. Give more room.")
 
 
-def _bytes(path: Path) -> Tensor:
-    return torch.from_numpy(np.frombuffer(path.read_bytes(), dtype=np.uint8).copy())
+def _tensor(content: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())

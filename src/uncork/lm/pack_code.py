@@ -16,9 +16,13 @@ ROLES: tuple[Role, ...] = ("base", "iterate", "best")
 Bits = tuple[int, int, int]
 
 # Bits of the base (the average, or without one the iterate), of the iterate beside an average, and
-# of what the best model differs from the base by. In order of preference.
-LADDER: tuple[Bits, ...] = (
+# of what the best model differs from the base by. In order of preference. An average is hardly
+# another one than the best so far; an iterate is, and its best needs more bits.
+AVERAGING_LADDER: tuple[Bits, ...] = (
     (16, 12, 8), (14, 10, 6), (12, 8, 4), (11, 6, 3), (10, 6, 3), (8, 6, 3), (7, 5, 2), (6, 4, 2),
+)  # fmt: skip
+PLAIN_LADDER: tuple[Bits, ...] = (
+    (16, 16, 12), (14, 14, 10), (12, 12, 8), (10, 10, 6), (8, 8, 6), (7, 7, 5), (6, 6, 4),
 )  # fmt: skip
 # Below this a tensor costs little and stays exact.
 LARGE = 2**16
@@ -42,6 +46,11 @@ class Part:
         if state is None or best is None:
             return False
         return all(torch.equal(best[name], state[base]) for name, base in self.bases.items())
+
+    @property
+    def ladder(self) -> tuple[Bits, ...]:
+        averaging = any(base.startswith("optimizer/") for base in self.bases.values())
+        return AVERAGING_LADDER if averaging else PLAIN_LADDER
 
     def tensors(self) -> Iterator[tuple[str, Tensor, Role, str | None]]:
         """Name in the file, value, role, and the tensor it is kept as a difference from."""

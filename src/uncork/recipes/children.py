@@ -1,20 +1,15 @@
 """Trainers as processes of their own: started, told to stop, and never left behind."""
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from uncork.recipes.plan import Run
 
 
 LOG = "log.txt"
-PR_SET_PDEATHSIG = 1
-# Loaded here, since nothing may be loaded between fork and exec.
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def start(run: Run, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -23,7 +18,7 @@ def start(run: Run, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "uncork.recipes", run.variant.recipe, *run.overrides]
     with open(run.folder / LOG, "ab") as log:
         return subprocess.Popen(
-            [*command, "--out", str(run.folder), "--resume"],
+            [*command, "--out", str(run.folder), "--resume", "--parent", str(os.getpid())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -31,22 +26,7 @@ def start(run: Run, environment: dict[str, str]) -> subprocess.Popen[bytes]:
             # Ctrl-C in a terminal goes to a whole group: it must reach the sweep alone, since a
             # trainer takes a second signal as an order to end without saving.
             process_group=0,
-            preexec_fn=_end_with(os.getpid()),
         )
-
-
-def _end_with(parent: int) -> Callable[[], None] | None:
-    """For the child to call: have the kernel send it SIGTERM when the sweep dies, even by SIGKILL."""
-    if LIBC is None:
-        return None
-    libc = LIBC
-
-    def ask() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before it was asked
-            os._exit(128 + signal.SIGTERM)
-
-    return ask
 
 
 def was_stopped(code: int) -> bool:

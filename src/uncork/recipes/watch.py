@@ -25,7 +25,7 @@ class Watched:
 
 
 class Watch:
-    """Shows the runs of a sweep; it never starts a thread, since the sweep forks."""
+    """Shows the runs of a sweep, at the sweep's own pace."""
 
     def __init__(self, runs: Sequence[Watched]) -> None:
         self.runs = runs
