@@ -69,7 +69,11 @@ def test_what_fits_is_carried_bit_for_bit(stopped, tmp_path, step):
     assert (tmp_path / "there" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("step", [220, 600])  # before averaging begins, and after
+# By the step at which the run is carried: before averaging begins, and after.
+CARRIED_BITS = {220: {"base": 10, "best": 6}, 600: {"base": 12, "iterate": 8, "best": 4}}
+
+
+@pytest.mark.parametrize("step", CARRIED_BITS)
 def test_a_run_carried_with_a_loss_ends_near_the_one_that_was_not(
     tmp_path, monkeypatch, small_is_large, step
 ):
@@ -79,17 +83,17 @@ def test_a_run_carried_with_a_loss_ends_near_the_one_that_was_not(
         StopAfter(patch, step)
         with pytest.raises(Interrupted):
             train(config, run)
-    budget = HEADER_BYTES + (exact_bytes(run, tmp_path / "file") - HEADER_BYTES) // 4
+    budget = HEADER_BYTES + (exact_bytes(run, tmp_path / "file") - HEADER_BYTES) // 3
     note = pack(run, tmp_path / "file", budget)
     assert note["bits"] is not None and (tmp_path / "file").stat().st_size == note["bytes"] <= budget
-    assert min(note["bits"]["base"], note["bits"].get("iterate", 5)) >= 5 and note["bits"]["base"] <= 8
+    assert note["bits"] == CARRIED_BITS[step]
     unpack(tmp_path / "file", tmp_path / "there")
     _, facts = whole_state(tmp_path / "there")
     assert facts["packed"]["bits"] == note["bits"]
     there = train(config, tmp_path / "there", resume=True)
     here = train(config, run, resume=True)
     assert here["packed"] == [] and [p["step"] for p in there["packed"]] == [step]
-    # Seeds 3, 4 and 5 end at 60.82, 60.38 and 60.46; carried at 7 to 8 bits, seed 3 moved by 0.1 %.
+    # Seeds 3, 4 and 5 end at 60.82, 60.38 and 60.46; carried, seed 3 ended at 60.89 and 60.81.
     assert there["test_perplexity"] == pytest.approx(here["test_perplexity"], rel=0.005)
     assert there["test_perplexity"] != here["test_perplexity"]
 

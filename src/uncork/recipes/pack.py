@@ -25,7 +25,7 @@ def describe(note: dict[str, Any]) -> str:
     if note["bits"] is None:
         return f"step {note['step']}, nothing lost"
     names = {"base": "model", "iterate": "iterate beside the average", "best": "best model's difference"}
-    parts = [f"{names[role]} in {bits} bits" for role, bits in note["bits"].items()]
+    parts = [f"{name} in {note['bits'][role]} bits" for role, name in names.items() if role in note["bits"]]
     errors = max(note["relative_error"].values())
     return f"step {note['step']}, with loss: {', '.join(parts)}; largest relative error {errors:.2g}"
 
