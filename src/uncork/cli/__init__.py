@@ -10,11 +10,14 @@ from uncork.cli.demo import demo
 from uncork.cli.evaluate import evaluate
 from uncork.cli.generate import generate
 from uncork.cli.info import info
+from uncork.cli.pack import pack
 from uncork.cli.recipes import recipes
 from uncork.cli.report import report
+from uncork.cli.sweep import sweep
 from uncork.cli.synthetic import synthetic
 from uncork.cli.theory import theory
 from uncork.cli.train import train
+from uncork.cli.unpack import unpack
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -24,11 +27,14 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "generate": generate,
     "info": info,
+    "pack": pack,
     "recipes": recipes,
     "report": report,
+    "sweep": sweep,
     "synthetic": synthetic,
     "theory": theory,
     "train": train,
+    "unpack": unpack,
 }
 
 

@@ -1,9 +1,15 @@
 """Ctrl-C and SIGTERM as a request, answered between two steps."""
 
+import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType, TracebackType
+
+
+# A run whose parent is gone notices within this time.
+PARENT_SECONDS = 1.0
 
 
 class StopRequest:
@@ -39,6 +45,17 @@ class StopRequest:
         while self.former:
             number, handler = self.former.popitem()
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+
+def stop_without(parent: int) -> None:
+    """Have this process send itself SIGTERM once its parent is no longer `parent`, however that died."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Interrupted(Exception):

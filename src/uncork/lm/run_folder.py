@@ -1,6 +1,7 @@
 """The files of a run besides its tensors: what it is, what it measured, what came out."""
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,11 @@ def cut_metrics(path: Path, lines: int) -> None:
 
 
 def make_result(
-    config: Config, model: nn.Module, step: int, epoch: int, valid: Score, test: Score
+    config: Config, model: nn.Module, step: int, epoch: int, valid: Score, test: Score, folder: Path
 ) -> dict[str, Any]:
-    """What `result.json` says of a finished run: the best model's scores."""
+    """What `result.json` says of a finished run: the best model's scores, and what the run took."""
     head = config.model.head
+    device = next(model.parameters()).device
     return {
         "kind": "language_model",
         "name": config.name,
@@ -75,7 +77,23 @@ def make_result(
         "test_nll": test.nll,
         "test_perplexity": test.perplexity,
         "test_predictions": test.predictions,
+        "seconds_per_epoch": seconds_per_epoch(folder),
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        "packed": packings(folder),
     }
+
+
+def seconds_per_epoch(folder: Path) -> float | None:
+    """Median of the training seconds, which an epoch cut in two by a stop does not move."""
+    path = folder / "metrics.jsonl"
+    seconds = [record["train_seconds"] for record in read_jsonl(path)] if path.exists() else []
+    return statistics.median(seconds) if seconds else None
+
+
+def packings(folder: Path) -> list[dict[str, Any]]:
+    """Each time the run was carried elsewhere with a loss; empty for one that continued exactly."""
+    path = folder / "packed.json"
+    return read_json(path) if path.exists() else []
 
 
 def load_run(

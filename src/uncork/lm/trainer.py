@@ -21,6 +21,7 @@ from uncork.lm.corpus import batchify
 from uncork.lm.evaluate import evaluate
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
+from uncork.lm.lock import folder_lock
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
@@ -46,7 +47,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     try:
         if config.precision != "float32":
             torch.set_float32_matmul_precision("high")
-        with StopRequest() as stop:
+        with StopRequest() as stop, folder_lock(folder, world.is_first):
             return _train(config, Path(folder), resume, world, stop, progress)
     except OSError as error:
         if error.errno != errno.ENOSPC or "--resume" in str(error):
@@ -175,7 +176,7 @@ def _train(
     world.wait()
     load_model(folder / "model.safetensors", model)
     valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
-    result = make_result(config, model, at.step, at.epoch, valid, test)
+    result = make_result(config, model, at.step, at.epoch, valid, test, folder)
     result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
         write_json(folder / "result.json", result)

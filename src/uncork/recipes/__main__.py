@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from uncork.lm import Interrupted, train
+from uncork.lm.interrupt import stop_without
 from uncork.recipes import build
 
 
@@ -13,7 +14,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="such as optim.lr=20 seed=1")
     parser.add_argument("--out", required=True, help="run folder")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--parent", type=int, help="stop, saved, when the process of this number is gone")
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        stop_without(options.parent)
     try:
         config = build(options.recipe, tuple(options.overrides))
         result = train(config, options.out, resume=options.resume)

@@ -1,0 +1,46 @@
+"""One process at a time works in a run folder; the kernel gives the place free when it dies."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where a run folder is left unguarded
+    fcntl = None
+
+
+# A trainer that was just told to stop may still be saving its state.
+PATIENCE_SECONDS = 10.0
+
+
+@contextmanager
+def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
+    """Hold `folder` as its only trainer; another holder that does not end soon is an error."""
+    if not enabled or fcntl is None:
+        yield
+        return
+    path = Path(folder) / "state" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        patience_ends = time.monotonic() + PATIENCE_SECONDS
+        while not _take(file):
+            if time.monotonic() > patience_ends:
+                raise ValueError(
+                    f"`{folder}` must be used by one process at a time, but another one is at work in it. "
+                    "Stop that one or wait until it ends, or give another folder."
+                )
+            time.sleep(0.1)
+        yield  # closing the file gives the lock free
+
+
+def _take(file: IO[str]) -> bool:
+    assert fcntl is not None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""`python -m uncork.recipes.pack RUN -o FILE`: a run in one small file, to carry it to another machine."""
+
+import argparse
+import re
+import sys
+from typing import Any
+
+from uncork.lm.pack import DEFAULT_BYTES, pack
+
+
+UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as 60MiB or 500000."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w*)", text.strip())
+    if not found or found[2] not in UNITS or float(found[1]) <= 0:
+        units = ", ".join(unit for unit in UNITS if unit)
+        raise ValueError(f"`bytes` must be a positive number, alone or with one of {units}; got {text!r}.")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def describe(note: dict[str, Any]) -> str:
+    """What carrying a run cost it, in a sentence."""
+    if note["bits"] is None:
+        return f"step {note['step']}, nothing lost"
+    names = {"base": "model", "iterate": "iterate beside the average", "best": "best model's difference"}
+    parts = [f"{name} in {note['bits'][role]} bits" for role, name in names.items() if role in note["bits"]]
+    errors = max(note["relative_error"].values())
+    return f"step {note['step']}, with loss: {', '.join(parts)}; largest relative error {errors:.2g}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m uncork.recipes.pack", description=__doc__)
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("-o", "--out", required=True, help="file to write")
+    parser.add_argument("--bytes", default=str(DEFAULT_BYTES), help="its largest size, such as 60MiB")
+    options = parser.parse_args(arguments)
+    try:
+        note = pack(options.run, options.out, parse_bytes(options.bytes))
+    except (ValueError, TypeError, OSError) as error:
+        print(f"uncork: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {note['bytes']} bytes, {describe(note)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
