@@ -186,6 +186,21 @@ def test_deterministic_sums_are_right(function, deterministic):
     assert_as_accurate_as_torch(case, TRITON)
 
 
+@pytest.mark.parametrize("factor", [1.0, -0.3])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_gradients_are_scaled_together(count, factor):
+    from uncork.ops.triton.chunk_pass import scale_in_place
+
+    dtypes = [torch.float32, torch.float64, torch.float16]
+    given = [torch.randn(n + 4095, device=DEVICE).to(dtypes[n % 3]) for n in range(count)]
+    upstream = torch.tensor(factor, device=DEVICE)
+    wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
+    expected = [(wide(x) * upstream.to(wide(x).dtype)).to(x.dtype) for x in given]
+    scale_in_place(given, upstream)
+    for x, right in zip(given, expected, strict=True):
+        torch.testing.assert_close(x, right, rtol=0.0, atol=0.0)
+
+
 def test_backend_is_refused_where_it_cannot_run():
     x = torch.randn(2, 3, device="meta")
     with pytest.raises(ValueError, match="`backend` must be able to run"):

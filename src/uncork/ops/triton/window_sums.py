@@ -35,8 +35,8 @@ class WindowSums(Sums):
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
         self.width = width
-        outside = torch.zeros(2 * intervals + 4, device=device)  # one fill for both
-        self.spill, self.beyond = outside[:-4], outside[-4:].view(torch.float64)
+        self.spill = torch.zeros(2 * intervals, device=device)
+        self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
         self.window = torch.empty(1, dtype=torch.int32, device=device)
 
