@@ -53,13 +53,15 @@ def pass_of(case):
 
 
 @pytest.mark.parametrize(
-    "target", [{}, {"dense": True}, {"components": 2}], ids=["words", "dense", "mixture"]
+    "target",
+    [{}, {"dense": True}, {"components": 2}, {"dense": True, "components": 2}],
+    ids=["words", "dense", "mixture", "dense mixture"],
 )
 @over_low_dtypes
 @over_functions
 def test_the_kernels_are_what_runs(function, dtype, target):
     case = make_case((2,), 3, 5, function=function, dtype=dtype, z_loss=0.1, **target)
-    assert pass_of(case) == {"TritonPass"}
+    assert pass_of(case) == {"DenseMixturePass" if len(target) == 2 else "TritonPass"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,6 @@ def test_the_kernels_are_what_runs(function, dtype, target):
         {"dtype": torch.float64},
         {"label_smoothing": 0.1},
         {"dense": True, "weight": True},
-        {"dense": True, "components": 2},
     ],
     ids=lambda option: "+".join(option),
 )
@@ -86,7 +87,9 @@ def test_memory_is_poisoned():
 
 
 @pytest.mark.parametrize(
-    "target", [{}, {"dense": True}, {"components": 3}], ids=["words", "dense", "mixture"]
+    "target",
+    [{}, {"dense": True}, {"components": 3}, {"dense": True, "components": 3}],
+    ids=["words", "dense", "mixture", "dense mixture"],
 )
 @pytest.mark.parametrize("function", [None, "scale", "sigsoftmax", "softcap", "plif1001"])
 def test_rows_of_several_blocks(function, target):
@@ -189,7 +192,7 @@ def test_deterministic_sums_are_right(function, deterministic):
 @pytest.mark.parametrize("factor", [1.0, -0.3])
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_gradients_are_scaled_together(count, factor):
-    from uncork.ops.triton.chunk_pass import scale_in_place
+    from uncork.ops.triton.kernel_pass import scale_in_place
 
     dtypes = [torch.float32, torch.float64, torch.float16]
     given = [torch.randn(n + 4095, device=DEVICE).to(dtypes[n % 3]) for n in range(count)]

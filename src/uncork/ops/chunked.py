@@ -126,8 +126,7 @@ def _run(
     weight_VD = matmul.widened(problem.weight_VD)
     buffer_RV = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
-    dlog_priors = [] if tokens else [problem.log_prior_NK]
-    want_prior = needs.log_prior and problem.log_prior_NK is not None
+    dlog_priors = []
     for start in range(0, tokens, length):
         part = problem.tokens(start, min(start + length, tokens))
         count = len(part.latent_NKD)
@@ -138,14 +137,14 @@ def _run(
         scale_N = None if row_scale_N is None else part_of(row_scale_N, start, start + count)
         result = chunk_pass.run(part, logits_NKV, scale_N)
         losses.append(result.loss_N)
-        if want_prior:
+        if needs.log_prior and result.dlog_prior_NK is not None:
             dlog_priors.append(result.dlog_prior_NK)
         if result.dlogits_NKV is not None:
             dlogits_RV = logits_RV if result.dlogits_NKV is logits_NKV else None
             _multiply(outcome, result, dlogits_RV, x_RD, weight_VD, start * components)
     outcome.loss_N = _joined(losses)
-    if want_prior:
-        outcome.log_prior_NK = _joined(dlog_priors)
+    if needs.log_prior and problem.log_prior_NK is not None:
+        outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
     if needs.function:
         outcome.tensors = chunk_pass.function_gradients()
     return _finished(outcome, problem)

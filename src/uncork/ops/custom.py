@@ -206,7 +206,7 @@ def _backward_tokens(ctx, upstream_N: Tensor):
     return _as_returned(ctx, given)
 
 
-def _as_returned(ctx, given: list[Tensor] | None):
+def _as_returned(ctx, given: Sequence[Tensor | None] | None):
     """One entry per argument of the op, None where there is no gradient."""
     num_options = NUM_SHARED - NUM_DIFFERENTIABLE + len(ctx.reduction) + 3
     if given is None:
@@ -221,7 +221,7 @@ def scaled_in_place(given: Sequence[Tensor | None], upstream: Tensor) -> list[Te
     if not is_plain(upstream):  # a tracer would see a result of the forward pass change
         return [(g * upstream).to(g.dtype) if g is not None and g.numel() else g for g in given]
     if upstream.is_cuda and not triton.available(upstream.device):
-        from uncork.ops.triton.chunk_pass import scale_in_place
+        from uncork.ops.triton.kernel_pass import scale_in_place
 
         scale_in_place([g for g in given if g is not None and g.numel()], upstream)
     elif not (upstream.is_cpu and upstream.item() == 1.0):
