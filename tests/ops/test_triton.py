@@ -204,6 +204,17 @@ def test_gradients_are_scaled_together(count, factor):
         torch.testing.assert_close(x, right, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("components", [None, 3])
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_frozen_scale_writes_nothing_of_its_own(components, dense):
+    """Its derivatives have no memory then: what they would be written to belongs to something else."""
+    case = make_case((6,), 5, 12, components, function="scale", dtype=torch.float32, dense=dense)
+    case.function.requires_grad_(False)
+    right, found = truth(case, TRITON), ours(case, TRITON)
+    for name, value in right.items():
+        torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-6)
+
+
 def test_backend_is_refused_where_it_cannot_run():
     x = torch.randn(2, 3, device="meta")
     with pytest.raises(ValueError, match="`backend` must be able to run"):

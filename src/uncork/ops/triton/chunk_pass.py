@@ -103,6 +103,7 @@ class TritonPass(KernelPass):
                 WANT_GRADIENT=want_gradient and way != "after",
                 WANT_STATS=way == "after",
                 WANT_SUMS=way == "inside",
+                WANT_SCALE=dscale_N is not None,
                 ROWS_GIVEN=row_stats is not None,
                 FOLD=fold,
                 BLOCK=block,

@@ -9,7 +9,7 @@ Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import SCALE, locate, value_and_slope
+from uncork.ops.triton.functions import locate, value_and_slope
 from uncork.ops.triton.row_kernels import sum_row
 
 
@@ -53,6 +53,7 @@ def token_kernel(
     WANT_GRADIENT: tl.constexpr,
     WANT_STATS: tl.constexpr,
     WANT_SUMS: tl.constexpr,
+    WANT_SCALE: tl.constexpr,
     ROWS_GIVEN: tl.constexpr,
     FOLD: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -157,7 +158,7 @@ def token_kernel(
         at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
         word_ptr = dz_ptr + (token * K + components) * dz_stride + word
         tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
-        if KIND == SCALE:
+        if WANT_SCALE:
             z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
             along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
             along_K = tl.where(m_components & valid, factor_K * along_K - share_K * z_word_K, 0.0)
@@ -186,14 +187,14 @@ def token_kernel(
                 else:
                     b_g = tl.where(offsets == word, b_g - share, b_g)
                 b_g = tl.where(m_words & valid, b_g, 0.0)
-                if KIND == SCALE:
-                    along += tl.sum(b_g * b_z, 0)
+                if WANT_SCALE:
+                    along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's is infinite
                 if WANT_SUMS:
                     deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
                 # dz may be half as wide as z and lie on it: the block must be read before it is written.
                 tl.debug_barrier()
                 tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
-        if KIND == SCALE:
+        if WANT_SCALE:
             tl.store(dscale_ptr + token, along)
 
 
