@@ -49,11 +49,11 @@ def as_on_a_gpu() -> Iterator[None]:
     It also cuts float32 off to bfloat16, which a GPU rounds: that would shrink every gradient. And rows as
     short as those of the battery count as long, so that those in bfloat16 are folded.
     """
-    from uncork.ops.triton import chunk_pass
+    from uncork.ops.triton import kernel_pass
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", RuntimeWarning)
-        patch.setattr(chunk_pass, "SHORT_ROW", 0)
+        patch.setattr(kernel_pass, "SHORT_ROW", 0)
         if os.environ.get("TRITON_INTERPRET") == "1":
             from triton.runtime import interpreter
 

@@ -78,7 +78,7 @@ def constants(path: str) -> dict[str, Any]:
 
 def test_the_kernels_page_states_the_limits_in_the_code():
     text = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
-    sums, rows = constants("triton/window_sums.py"), constants("triton/chunk_pass.py")
+    sums, rows = constants("triton/window_sums.py"), constants("triton/kernel_pass.py")
     chunks = constants("chunked.py")
     for phrase in (
         f"with more than {rows['SHORT_ROW']:,} words",

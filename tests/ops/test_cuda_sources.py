@@ -23,7 +23,7 @@ WINDOW = 28_672
 
 @pytest.fixture(scope="module", params=["table_counts", "table_gradient"])
 def kernel(request, tmp_path_factory):
-    """A function that runs one of the kernels, and its name."""
+    """One of the kernels by name, and the library that runs it."""
     name = request.param
     folder = tmp_path_factory.mktemp(name)
     source = (SOURCES / f"{name}.cu").read_text()
@@ -39,7 +39,11 @@ def kernel(request, tmp_path_factory):
          "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
-    return name, ctypes.CDLL(str(library)).run
+    return name, ctypes.CDLL(str(library))
+
+
+def at(array: np.ndarray) -> ctypes.c_void_p:
+    return array.ctypes.data_as(ctypes.c_void_p)
 
 
 @dataclass
@@ -79,7 +83,7 @@ def right(z, values, target, weight, scale, z_loss) -> Sums:
 
 
 def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
-    name, run = kernel
+    name, library = kernel
     intervals = len(values) - 1
     step = 2 * BOUND / intervals
     pairs = np.stack([values[:-1], np.diff(values) / step], 1).astype(np.float32)
@@ -95,8 +99,7 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
     staging = np.zeros((BLOCKS, WINDOW, 2) if name == "table_counts" else (BLOCKS, WINDOW), np.float32)
     spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
     arrays = (z, given, target, weight.astype(np.float32), scale.astype(np.float32), pairs, window)
-    at = lambda array: array.ctypes.data_as(ctypes.c_void_p)
-    run(
+    library.run(
         *map(at, arrays), at(stats), at(dz), at(staging), at(spill), at(beyond),
         len(z), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
     )  # fmt: skip
@@ -155,3 +158,50 @@ def test_sums(kernel, kind, intervals):
     assert clear.any()
     worst = np.abs(sums.dz - expected.dz)[clear].max()
     assert worst <= 1e-5 * np.abs(expected.dz).max()
+
+
+@pytest.mark.parametrize("kernel", ["table_gradient"], indirect=True)
+def test_distributions_under_a_mixture(kernel):
+    """Responsibilities that depend on the word, out of the two numbers per word the kernel is given."""
+    tokens, components, intervals = 2, 3, 100_000
+    random = np.random.default_rng(2)
+    step = 2 * BOUND / intervals
+    slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
+    values = np.concatenate([[0.0], np.cumsum(slopes * step)]) - BOUND
+    z = random.standard_normal((tokens, components, WORDS)).astype(np.float32)
+    t = random.dirichlet(np.full(WORDS, 0.1), tokens)
+    log_prior = np.log(random.dirichlet(np.ones(components), tokens))
+    scale = np.array([0.5, 0.25])
+    index = np.floor((z.astype(float) + BOUND) / step).astype(int)
+    offset = z - (index * step - BOUND)
+    f = values[index] + slopes[index] * offset
+    lse = np.log(np.exp(f).sum(2))
+    p = np.exp(f - lse[:, :, None])
+    mixed = np.exp(log_prior)[:, :, None] * p
+    r = mixed / mixed.sum(1, keepdims=True)
+    share = scale[:, None] * (t[:, None] * r).sum(2)
+    g = share[:, :, None] * p - scale[:, None, None] * t[:, None] * r
+    top = np.log(mixed).max(1)
+    pull = t / np.exp(np.log(mixed) - top[:, None]).sum(1)
+    each = np.broadcast_to(scale[:, None], share.shape)
+    given = np.stack([lse, 0.0 * lse, share, each, log_prior]).astype(np.float32)
+    pairs = np.stack([values[:-1], slopes], 1).astype(np.float32)
+    origin = int((z[0].mean() + BOUND) / step - WINDOW / 2)
+    dz, staging = np.zeros(z.shape, np.float32), np.zeros((BLOCKS, WINDOW), np.float32)
+    spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
+    kernel[1].run_mixture(
+        at(z), at(given), at(pull.astype(np.float32)), at(top.astype(np.float32)), at(pairs),
+        at(np.array([origin], np.int32)), at(dz), at(staging), at(spill), at(beyond),
+        tokens * components, components, WORDS, intervals, ctypes.c_double(BOUND),
+    )  # fmt: skip
+    position = (z.astype(float) + BOUND) / step
+    clear = np.abs(position - np.round(position)) > 2.0 * np.spacing(np.float32(intervals))
+    right_dz = g * slopes[index]
+    assert np.abs(dz - right_dz)[clear].max() <= 1e-5 * np.abs(right_dz).max()
+    knots = np.bincount(index.ravel(), (g * (1 - offset / step)).ravel(), intervals + 1)
+    knots[1:] += np.bincount(index.ravel(), (g * offset / step).ravel(), intervals)
+    knots[:intervals] -= spill[:, 0]
+    knots[1:] -= spill[:, 1]
+    knots[origin : origin + WINDOW] -= staging.astype(float).sum(0)
+    spacing = np.spacing(np.abs(z)).max() / step
+    assert np.abs(np.cumsum(knots)).max() <= (2e-6 + spacing) * np.abs(g).sum()

@@ -53,13 +53,15 @@ def pass_of(case):
 
 
 @pytest.mark.parametrize(
-    "target", [{}, {"dense": True}, {"components": 2}], ids=["words", "dense", "mixture"]
+    "target",
+    [{}, {"dense": True}, {"components": 2}, {"dense": True, "components": 2}],
+    ids=["words", "dense", "mixture", "dense mixture"],
 )
 @over_low_dtypes
 @over_functions
 def test_the_kernels_are_what_runs(function, dtype, target):
     case = make_case((2,), 3, 5, function=function, dtype=dtype, z_loss=0.1, **target)
-    assert pass_of(case) == {"TritonPass"}
+    assert pass_of(case) == {"DenseMixturePass" if len(target) == 2 else "TritonPass"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,6 @@ def test_the_kernels_are_what_runs(function, dtype, target):
         {"dtype": torch.float64},
         {"label_smoothing": 0.1},
         {"dense": True, "weight": True},
-        {"dense": True, "components": 2},
     ],
     ids=lambda option: "+".join(option),
 )
@@ -86,7 +87,9 @@ def test_memory_is_poisoned():
 
 
 @pytest.mark.parametrize(
-    "target", [{}, {"dense": True}, {"components": 3}], ids=["words", "dense", "mixture"]
+    "target",
+    [{}, {"dense": True}, {"components": 3}, {"dense": True, "components": 3}],
+    ids=["words", "dense", "mixture", "dense mixture"],
 )
 @pytest.mark.parametrize("function", [None, "scale", "sigsoftmax", "softcap", "plif1001"])
 def test_rows_of_several_blocks(function, target):
@@ -184,6 +187,32 @@ def test_deterministic_algorithms_repeat_bit_for_bit(function, reduction, compon
 def test_deterministic_sums_are_right(function, deterministic):
     case = make_case((7,), 8, 65, function=function, dtype=torch.float32, weight=True)
     assert_as_accurate_as_torch(case, TRITON)
+
+
+@pytest.mark.parametrize("factor", [1.0, -0.3])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_gradients_are_scaled_together(count, factor):
+    from uncork.ops.triton.kernel_pass import scale_in_place
+
+    dtypes = [torch.float32, torch.float64, torch.float16]
+    given = [torch.randn(n + 4095, device=DEVICE).to(dtypes[n % 3]) for n in range(count)]
+    upstream = torch.tensor(factor, device=DEVICE)
+    wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
+    expected = [(wide(x) * upstream.to(wide(x).dtype)).to(x.dtype) for x in given]
+    scale_in_place(given, upstream)
+    for x, right in zip(given, expected, strict=True):
+        torch.testing.assert_close(x, right, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("components", [None, 3])
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_frozen_scale_writes_nothing_of_its_own(components, dense):
+    """Its derivatives have no memory then: what they would be written to belongs to something else."""
+    case = make_case((6,), 5, 12, components, function="scale", dtype=torch.float32, dense=dense)
+    case.function.requires_grad_(False)
+    right, found = truth(case, TRITON), ours(case, TRITON)
+    for name, value in right.items():
+        torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-6)
 
 
 def test_backend_is_refused_where_it_cannot_run():

@@ -122,7 +122,9 @@ def _loss(
     validate.ignorable(target, ignore_index)
     validate.function(function, device)
     asked, backend = backend, dispatch.resolve(backend, device)
-    flat_target = target.reshape(-1, words) if target.is_floating_point() else target.reshape(-1).long()
+    flat = (words,) if target.is_floating_point() else ()
+    if target.dim() != 1 + len(flat):
+        target = target.reshape(-1, *flat)
     with autocast.off(device.type):
         if backend == "reference":
             form = exactly(function)
@@ -139,7 +141,7 @@ def _loss(
             log_prior_NK=log_prior_NK,
             weight_VD=linear_weight,
             bias_V=linear_bias,
-            target=flat_target,
+            target=target if target.is_floating_point() else target.long(),
             class_weight_V=weight,
             form=form,
             ignore_index=ignore_index,

@@ -72,12 +72,17 @@ class Needs:
 class Outcome:
     """The loss of each token and the gradients asked for; what was not asked for is None."""
 
-    loss_N: Tensor
+    loss_N: Tensor | None = None
     latent_NKD: Tensor | None = None
     log_prior_NK: Tensor | None = None
     weight_VD: Tensor | None = None
     bias_V: Tensor | None = None
     tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def gradients(self) -> list[Tensor | None]:
+        """In the order of the arguments of a problem."""
+        return [self.latent_NKD, self.log_prior_NK, self.weight_VD, self.bias_V, *self.tensors]
 
 
 MakePass = Callable[[Problem, bool, int], torch_pass.AbstractPass]
@@ -119,17 +124,27 @@ def _run(
     narrow = chunk_pass.narrow_sums and not (length < tokens and fits)
     outcome = _allocate(problem, needs, narrow)
     weight_VD = matmul.widened(problem.weight_VD)
-    buffer = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
+    buffer_RV = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
+    losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
+    dlog_priors = []
     for start in range(0, tokens, length):
         part = problem.tokens(start, min(start + length, tokens))
         count = len(part.latent_NKD)
-        x_ND = matmul.widened(part.latent_NKD).reshape(count * components, -1)
-        logits_NV = matmul.logits(x_ND, weight_VD, part.bias_V, buffer[: count * components])
-        logits_NKV = logits_NV.view(count, components, words)
+        x_RD = matmul.widened(part.latent_NKD).reshape(count * components, -1)
+        logits_RV = matmul.logits(x_RD, weight_VD, part.bias_V, part_of(buffer_RV, 0, count * components))
+        logits_NKV = logits_RV.view(count, components, words)
         nonfinite.check(logits_NKV, start)
-        scale_N = None if row_scale_N is None else row_scale_N[start : start + count]
+        scale_N = None if row_scale_N is None else part_of(row_scale_N, start, start + count)
         result = chunk_pass.run(part, logits_NKV, scale_N)
-        _collect(outcome, result, x_ND, weight_VD, start)
+        losses.append(result.loss_N)
+        if needs.log_prior and result.dlog_prior_NK is not None:
+            dlog_priors.append(result.dlog_prior_NK)
+        if result.dlogits_NKV is not None:
+            dlogits_RV = logits_RV if result.dlogits_NKV is logits_NKV else None
+            _multiply(outcome, result, dlogits_RV, x_RD, weight_VD, start * components)
+    outcome.loss_N = _joined(losses)
+    if needs.log_prior and problem.log_prior_NK is not None:
+        outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
     if needs.function:
         outcome.tensors = chunk_pass.function_gradients()
     return _finished(outcome, problem)
@@ -152,57 +167,66 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
 
 
 def _allocate(problem: Problem, needs: Needs, narrow: bool) -> Outcome:
-    """Empty results; sums over tokens start at zero in the dtype they are summed in."""
+    """Room for the results, for the first chunk to overwrite; sums in the dtype they are summed in."""
     latent, dtype = problem.latent_NKD, problem.dtype
-    outcome = Outcome(latent.new_empty(len(latent), dtype=dtype))
+    outcome = Outcome()
     if needs.latent:
-        outcome.latent_NKD = torch.empty_like(latent, memory_format=torch.contiguous_format)
-    if needs.log_prior and problem.log_prior_NK is not None:
-        outcome.log_prior_NK = torch.empty_like(problem.log_prior_NK, memory_format=torch.contiguous_format)
+        tokens, components, width = latent.shape
+        outcome.latent_NKD = latent.new_empty(tokens * components, width)  # its rows, until finished
+    make = torch.zeros if len(latent) == 0 else torch.empty
     if needs.weight:
-        make = torch.zeros if len(latent) == 0 else torch.empty
         # On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk.
         narrow = narrow and latent.is_cuda
         sum_dtype = problem.weight_VD.dtype if narrow else dtype
         outcome.weight_VD = make(problem.weight_VD.shape, dtype=sum_dtype, device=latent.device)
     if needs.bias and problem.bias_V is not None:
-        outcome.bias_V = torch.zeros_like(problem.bias_V, dtype=dtype)
+        outcome.bias_V = make(problem.bias_V.shape, dtype=dtype, device=latent.device)
     return outcome
 
 
-def _collect(
+def part_of(x: Tensor, start: int, stop: int) -> Tensor:
+    """x[start:stop]; x itself, at no cost, if that is all of it."""
+    return x if start == 0 and stop == len(x) else x[start:stop]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The chunks' parts one after another."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _multiply(
     outcome: Outcome,
     result: torch_pass.ChunkResult,
-    x_ND: Tensor,
+    dlogits_RV: Tensor | None,
+    x_RD: Tensor,
     weight_VD: Tensor,
     start: int,
 ) -> None:
-    """Add one chunk's share to every result."""
-    count = len(result.loss_N)
-    if count == len(outcome.loss_N):
-        outcome.loss_N = result.loss_N
-    else:
-        outcome.loss_N[start : start + count] = result.loss_N
-    if result.dlogits_NKV is None:
-        return
-    if outcome.log_prior_NK is not None:
-        assert result.dlog_prior_NK is not None
-        outcome.log_prior_NK[start : start + count] = result.dlog_prior_NK
-    dlogits_NV = result.dlogits_NKV.reshape(len(x_ND), -1).to(x_ND.dtype)
-    factor_N = None if result.row_factor_NK is None else result.row_factor_NK.reshape(-1)
+    """Add one chunk's products to the gradients; `start` is its first row.
+
+    `dlogits_RV` is the result's own, if a view of it is at hand.
+    """
+    if dlogits_RV is None:
+        assert result.dlogits_NKV is not None
+        dlogits_RV = result.dlogits_NKV.reshape(len(x_RD), -1)
+    dlogits_RV = dlogits_RV.to(x_RD.dtype)
     if outcome.bias_V is not None:
-        matmul.add_rows(outcome.bias_V, dlogits_NV, factor_N)
+        matmul.add_rows(outcome.bias_V, dlogits_RV, result.row_factor_R1, first=start == 0)
     if outcome.latent_NKD is not None:
-        rows_ND = outcome.latent_NKD[start : start + count].view(len(x_ND), -1)
-        matmul.back(dlogits_NV, weight_VD, factor_N, rows_ND)
+        rows_RD = part_of(outcome.latent_NKD, start, start + len(x_RD))
+        matmul.back(dlogits_RV, weight_VD, result.row_factor_R1, rows_RD)
     if outcome.weight_VD is not None:
-        if result.scaled_latent_NKD is not None:
-            x_ND = matmul.widened(result.scaled_latent_NKD).view(x_ND.shape)
-        matmul.add_outer(outcome.weight_VD, dlogits_NV, x_ND, first=start == 0)
+        if result.scaled_latent_RD is not None:
+            x_RD = matmul.widened(result.scaled_latent_RD)
+        matmul.add_outer(outcome.weight_VD, dlogits_RV, x_RD, first=start == 0)
 
 
 def _finished(outcome: Outcome, problem: Problem) -> Outcome:
-    """Sums in the dtype of what they are gradients of."""
+    """Gradients in the shape and dtype of what they are gradients of."""
+    if outcome.latent_NKD is not None:
+        outcome.latent_NKD = outcome.latent_NKD.view(problem.latent_NKD.shape)
+    if outcome.log_prior_NK is not None and problem.log_prior_NK is not None:
+        outcome.log_prior_NK = outcome.log_prior_NK.to(problem.log_prior_NK.dtype)
     if outcome.weight_VD is not None:
         outcome.weight_VD = outcome.weight_VD.to(problem.weight_VD.dtype)
     if outcome.bias_V is not None and problem.bias_V is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from uncork.ops import chunked, triton, validate
 from uncork.ops.chunked import Needs, Outcome
@@ -23,6 +23,8 @@ SHARED = (
     "int ignore_index, float label_smoothing, float z_loss"
 )
 NUM_DIFFERENTIABLE, NUM_TENSORS, NUM_SHARED = 5, 7, 12
+# Tensors with values; a fake or wrapped one, as tracing uses, needs the custom op.
+PLAIN = (Tensor, nn.Parameter)
 
 
 def _triton_pass() -> chunked.MakePass:
@@ -36,6 +38,11 @@ PASSES: dict[str, Callable[[], chunked.MakePass]] = {
     "chunked": lambda: chunked.make_pass,
     "triton": _triton_pass,
 }
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor has values, and nothing is being compiled."""
+    return type(x) in PLAIN and not torch.compiler.is_compiling()
 
 
 def flattened(problem: Problem) -> tuple[Any, ...]:
@@ -64,30 +71,34 @@ def _problem(latent, log_prior, weight, bias, tensors, target, class_weight, kin
 
 def loss_and_gradients(
     problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
-) -> tuple[Tensor, list[Tensor]]:
-    """The reduced loss and its gradients, as `gradient_list` orders them."""
-    scale_N = row_scale(problem, reduction)
+) -> tuple[Tensor, Outcome]:
+    """The reduced loss and its gradients."""
+    scale = row_scale(problem, reduction)
+    scale_N = scale.expand(len(problem.latent_NKD))
     outcome = chunked.run(problem, scale_N, Needs(*needs), size, PASSES[backend]())
+    assert outcome.loss_N is not None
     # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.
-    scale = scale_N[0] if len(scale_N) else _scale(problem, reduction)
-    return outcome.loss_N.sum() * scale, gradient_list(outcome)
+    return outcome.loss_N.sum() * scale, outcome
+
+
+def loss_of_tokens(problem: Problem, size: int, backend: str) -> Tensor:
+    """The loss of each token alone."""
+    loss_N = chunked.run(problem, None, Needs(), size, PASSES[backend]()).loss_N
+    assert loss_N is not None
+    return loss_N
 
 
 def row_scale(problem: Problem, reduction: str) -> Tensor:
-    """The derivative of the reduced loss by each token's loss."""
-    return _scale(problem, reduction).expand(len(problem.latent_NKD))
-
-
-def _scale(problem: Problem, reduction: str) -> Tensor:
+    """The derivative of the reduced loss by any token's loss."""
     if reduction == "mean":
         return problem.denominator().reciprocal()
     return torch.ones((), dtype=problem.dtype, device=problem.latent_NKD.device)
 
 
 def gradient_list(outcome: Outcome) -> list[Tensor]:
-    """Gradients in the order of the arguments; an empty tensor where none was asked for."""
-    four = [outcome.latent_NKD, outcome.log_prior_NK, outcome.weight_VD, outcome.bias_V]
-    return [outcome.loss_N.new_empty(0) if g is None else g for g in four] + list(outcome.tensors)
+    """Gradients in the order of the arguments; an empty tensor where none was asked: an op knows no None."""
+    assert outcome.loss_N is not None
+    return [outcome.loss_N.new_empty(0) if g is None else g for g in outcome.gradients]
 
 
 def _fake_gradients(arguments: Sequence[Any], needs: Sequence[bool]) -> list[Tensor]:
@@ -109,8 +120,8 @@ def reduced_loss(*arguments):
     """[loss, gradients of latent, log_prior, weight, bias, tensors...]."""
     problem = _problem(*arguments[:NUM_SHARED])
     validate.values(problem)
-    loss, given = loss_and_gradients(problem, *arguments[NUM_SHARED:])
-    return [loss, *given]
+    loss, outcome = loss_and_gradients(problem, *arguments[NUM_SHARED:])
+    return [loss, *gradient_list(outcome)]
 
 
 @torch.library.custom_op(
@@ -135,7 +146,7 @@ def token_losses(*arguments):
     problem = _problem(*arguments[:NUM_SHARED])
     validate.values(problem)
     _, size, backend = arguments[NUM_SHARED:]
-    return chunked.run(problem, None, Needs(), size, PASSES[backend]()).loss_N
+    return loss_of_tokens(problem, size, backend)
 
 
 @reduced_loss.register_fake
@@ -181,7 +192,8 @@ def _backward_reduced(ctx, grads: list[Tensor | None]):
     refuse_double_backward(upstream)
     if ctx.gradients is None:  # the graph was retained, and the first pass gave its gradients away
         arguments = _saved_arguments(ctx)
-        scale_N = row_scale(_problem(*arguments), *ctx.reduction) * upstream
+        scale = row_scale(_problem(*arguments), *ctx.reduction) * upstream
+        scale_N = scale.expand(len(arguments[0]))
         return _as_returned(ctx, gradients(*arguments, scale_N, ctx.needs, ctx.size, ctx.backend))
     given = scaled_in_place(ctx.gradients, upstream)
     ctx.gradients = None
@@ -194,7 +206,7 @@ def _backward_tokens(ctx, upstream_N: Tensor):
     return _as_returned(ctx, given)
 
 
-def _as_returned(ctx, given: list[Tensor] | None):
+def _as_returned(ctx, given: Sequence[Tensor | None] | None):
     """One entry per argument of the op, None where there is no gradient."""
     num_options = NUM_SHARED - NUM_DIFFERENTIABLE + len(ctx.reduction) + 3
     if given is None:
@@ -204,24 +216,25 @@ def _as_returned(ctx, given: list[Tensor] | None):
     return (*four, list(tensors), *[None] * num_options)
 
 
-def scaled_in_place(given: list[Tensor], upstream: Tensor) -> list[Tensor]:
+def scaled_in_place(given: Sequence[Tensor | None], upstream: Tensor) -> list[Tensor | None]:
     """Every gradient times the upstream one; free, or nearly, when that is 1."""
-    real = type(upstream) is Tensor and not torch.compiler.is_compiling()
-    if not real:  # a tracer would see a result of the forward pass change
-        return [(g * upstream).to(g.dtype) if g.numel() else g for g in given]
-    if upstream.device.type == "cpu" and upstream.item() == 1.0:
-        return given
-    if real and upstream.device.type == "cuda" and not triton.available(upstream.device):
-        from uncork.ops.triton.chunk_pass import scale_in_place
+    if not is_plain(upstream):  # a tracer would see a result of the forward pass change
+        return [(g * upstream).to(g.dtype) if g is not None and g.numel() else g for g in given]
+    if upstream.is_cuda and not triton.available(upstream.device):
+        from uncork.ops.triton.kernel_pass import scale_in_place
 
-        return [scale_in_place(g, upstream) for g in given]
-    # As a number without dimensions the upstream gradient is not rounded to the dtype of a low gradient.
-    return [g.mul_(upstream) if g.numel() else g for g in given]
+        scale_in_place([g for g in given if g is not None and g.numel()], upstream)
+    elif not (upstream.is_cpu and upstream.item() == 1.0):
+        # As a number without dimensions the upstream gradient is not rounded to the dtype of a low gradient.
+        for g in given:
+            if g is not None and g.numel():
+                g.mul_(upstream)
+    return list(given)
 
 
 def refuse_double_backward(upstream: Tensor) -> None:
     """Gradients of gradients would silently be wrong: say so."""
-    if torch.is_grad_enabled() and type(upstream) is Tensor and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and is_plain(upstream):
         raise RuntimeError(
             "second derivatives (create_graph=True) are not computed by this backend; "
             'use backend="reference".'

@@ -1,14 +1,10 @@
 """From arguments to a backend: the one table of backends, and what "auto" means."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from uncork.ops import chunked, custom, eager, reference, triton, validate
 from uncork.ops.problem import Problem
-
-
-# Tensors with values; a fake or wrapped one, as tracing uses, needs the custom op.
-PLAIN = (Tensor, nn.Parameter)
 
 
 def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
@@ -16,7 +12,7 @@ def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":
         return eager.loss_outside_graph(problem, reduction, needs, size, "chunked")
-    if not torch.compiler.is_compiling() and type(problem.latent_NKD) in PLAIN:
+    if custom.is_plain(problem.latent_NKD):
         return eager.loss(problem, reduction, needs, size, backend)
     arguments = custom.flattened(problem)
     if reduction == "none":

@@ -27,10 +27,10 @@ class _Loss(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.gradients = None
         if reduction == "none":
-            return chunked.run(problem, None, Needs(), size, custom.PASSES[backend]()).loss_N
-        loss, given = custom.loss_and_gradients(problem, reduction, needs, size, backend)
+            return custom.loss_of_tokens(problem, size, backend)
+        loss, outcome = custom.loss_and_gradients(problem, reduction, needs, size, backend)
         if any(needs):
-            ctx.gradients = given
+            ctx.gradients = outcome.gradients
         return loss
 
     @staticmethod
@@ -44,13 +44,11 @@ class _Loss(torch.autograd.Function):
             _ = ctx.saved_tensors  # raises if one of them has been modified since
             if ctx.reduction != "none":
                 upstream = custom.row_scale(ctx.problem, ctx.reduction) * upstream
+                upstream = upstream.expand(len(ctx.problem.latent_NKD))
             make = custom.PASSES[ctx.backend]()
-            given = custom.gradient_list(
-                chunked.run(ctx.problem, upstream, Needs(*ctx.needs), ctx.size, make)
-            )
-        four = [g if need else None for g, need in zip(given[:4], ctx.needs, strict=False)]
-        tensors = given[4:] if ctx.needs[-1] else [None] * len(ctx.problem.form.tensors)
-        return (None, None, None, None, None, *four, *tensors)
+            given = chunked.run(ctx.problem, upstream, Needs(*ctx.needs), ctx.size, make).gradients
+        tensors = [None] * (4 + len(ctx.problem.form.tensors) - len(given))
+        return (None, None, None, None, None, *given, *tensors)
 
 
 def loss(problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 def widened(x: Tensor) -> Tensor:
     """An operand as the products below take it: itself, or in float32 where mixing is not on offer."""
     low = x.dtype in (torch.bfloat16, torch.float16)
-    return x.float() if low and x.device.type != "cuda" else x
+    return x.float() if low and not x.is_cuda else x
 
 
 def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> Tensor:
@@ -28,28 +28,31 @@ def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tenso
     return out_NV if bias_V is None else out_NV.add_(bias_V.to(out_NV.dtype))
 
 
-def back(dlogits_NV: Tensor, weight_VD: Tensor, factor_N: Tensor | None, out_ND: Tensor) -> None:
+def back(dlogits_NV: Tensor, weight_VD: Tensor, factor_N1: Tensor | None, out_ND: Tensor) -> None:
     """dlogits W, each row times its factor if it has one, written into `out_ND`."""
-    if factor_N is None and out_ND.dtype == weight_VD.dtype:
+    if factor_N1 is None and out_ND.dtype == weight_VD.dtype:
         torch.mm(dlogits_NV, weight_VD, out=out_ND)
-    elif factor_N is None:
+    elif factor_N1 is None:
         out_ND.copy_(dlogits_NV @ weight_VD)
-    elif weight_VD.dtype == factor_N.dtype:
-        torch.mul(dlogits_NV @ weight_VD, factor_N[:, None], out=out_ND)
+    elif weight_VD.dtype == factor_N1.dtype:
+        torch.mul(dlogits_NV @ weight_VD, factor_N1, out=out_ND)
     else:  # rounded once, after the factor
-        product_ND = torch.mm(dlogits_NV, weight_VD, out_dtype=factor_N.dtype)
-        torch.mul(product_ND, factor_N[:, None], out=out_ND)
+        product_ND = torch.mm(dlogits_NV, weight_VD, out_dtype=factor_N1.dtype)
+        torch.mul(product_ND, factor_N1, out=out_ND)
 
 
-def add_rows(total_V: Tensor, dlogits_NV: Tensor, factor_N: Tensor | None) -> None:
-    """total += the sum of the rows of dlogits, each times its factor if it has one."""
-    if factor_N is None:
-        total_V += dlogits_NV.sum(0, dtype=total_V.dtype)
-    elif dlogits_NV.dtype == factor_N.dtype:
-        total_V.addmv_(dlogits_NV.T, factor_N)
+def add_rows(total_V: Tensor, dlogits_NV: Tensor, factor_N1: Tensor | None, first: bool) -> None:
+    """total += the sum of the rows of dlogits, each times its factor if any; the first call overwrites."""
+    if factor_N1 is not None and dlogits_NV.dtype == factor_N1.dtype:
+        total_V.addmv_(dlogits_NV.T, factor_N1[:, 0], beta=0 if first else 1)
+        return
+    if factor_N1 is not None:
+        parts_PN = _parts(factor_N1[:, 0], dlogits_NV.dtype)
+        dlogits_NV = torch.mm(parts_PN, dlogits_NV, out_dtype=total_V.dtype)
+    if first:
+        torch.sum(dlogits_NV, 0, dtype=total_V.dtype, out=total_V)
     else:
-        parts_PN = _parts(factor_N, dlogits_NV.dtype)
-        total_V += torch.mm(parts_PN, dlogits_NV, out_dtype=total_V.dtype).sum(0)
+        total_V += dlogits_NV.sum(0, dtype=total_V.dtype)
 
 
 def add_outer(total_VD: Tensor, dlogits_NV: Tensor, x_ND: Tensor, first: bool) -> None:

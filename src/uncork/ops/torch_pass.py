@@ -19,14 +19,15 @@ from uncork.ops.problem import Problem
 class ChunkResult:
     """The loss of each token of a chunk and, when asked for, gradients.
 
-    With a row factor, dL/dz is `dlogits` times it; `scaled_latent` is the latent vectors times it.
+    With a factor for each of the R = NK rows, dL/dz is `dlogits` times it; `scaled_latent` is the latent
+    vectors times it. The losses and `dlog_prior` belong to the caller; the rest, until the next chunk.
     """
 
     loss_N: Tensor
     dlogits_NKV: Tensor | None = None
     dlog_prior_NK: Tensor | None = None
-    row_factor_NK: Tensor | None = None
-    scaled_latent_NKD: Tensor | None = None
+    row_factor_R1: Tensor | None = None
+    scaled_latent_RD: Tensor | None = None
 
 
 class AbstractPass(abc.ABC):

@@ -11,7 +11,18 @@ extern "C" void run(const float *z, const float *given, const long long *target,
     gridDim.x = BLOCKS;
     for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
         run_block(THREADS, [&] {
-            table_gradient<float>(z, dz, words, words, target, nullptr, given, pairs, window, (float *)staging, spill,
-                                  beyond, rows, 1, words, intervals, WINDOW, 1, 0, 1, bound);
+            table_gradient<float, false>(z, dz, words, words, target, nullptr, nullptr, given, pairs, window, (float *)staging,
+                                  spill, beyond, rows, 1, words, intervals, WINDOW, 1, 0, 1, bound);
+        });
+}
+
+extern "C" void run_mixture(const float *z, const float *given, const float *pull, const float *tops,
+                            const float2 *pairs, const int *window, float *dz, float *staging, float2 *spill,
+                            double *beyond, int rows, int components, int words, int intervals, double bound) {
+    gridDim.x = BLOCKS;
+    for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
+        run_block(THREADS, [&] {
+            table_gradient<float, true>(z, dz, words, words, nullptr, pull, tops, given, pairs, window, staging, spill,
+                                  beyond, rows, components, words, intervals, WINDOW, 1, 1, 1, bound);
         });
 }

@@ -9,7 +9,7 @@ Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import SCALE, locate, value_and_slope
+from uncork.ops.triton.functions import locate, value_and_slope
 from uncork.ops.triton.row_kernels import sum_row
 
 
@@ -20,7 +20,6 @@ def token_kernel(
     z_stride,
     dz_stride,
     target_ptr,
-    dense_ptr,
     class_weight_ptr,
     log_prior_ptr,
     row_scale_ptr,
@@ -54,6 +53,7 @@ def token_kernel(
     WANT_GRADIENT: tl.constexpr,
     WANT_STATS: tl.constexpr,
     WANT_SUMS: tl.constexpr,
+    WANT_SCALE: tl.constexpr,
     ROWS_GIVEN: tl.constexpr,
     FOLD: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -120,7 +120,7 @@ def token_kernel(
         for start in range(0, words, BLOCK):
             offsets = start + tl.arange(0, BLOCK)
             m_words = offsets < words
-            b_t = tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0)
+            b_t = tl.load(target_ptr + token * words + offsets, mask=m_words, other=0.0)
             mass += tl.sum(b_t, 0)
             b_z = tl.load(z_ptr + token * z_stride + offsets, mask=m_words, other=0.0).to(tl.float32)
             b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
@@ -141,7 +141,8 @@ def token_kernel(
         # Not exp(joint - log_p): log_p of a hopeless word is large, and its rounding would not cancel.
         share_K = scale * weight * tl.exp(joint_K - top) / total
         factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
-        tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
+        if HAS_PRIOR:
+            tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
             out = stats_ptr + token * K + components
             tl.store(out, top_K, mask=m_components)
@@ -157,7 +158,7 @@ def token_kernel(
         at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
         word_ptr = dz_ptr + (token * K + components) * dz_stride + word
         tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
-        if KIND == SCALE:
+        if WANT_SCALE:
             z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
             along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
             along_K = tl.where(m_components & valid, factor_K * along_K - share_K * z_word_K, 0.0)
@@ -182,18 +183,18 @@ def token_kernel(
                 b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
                 b_g = factor * tl.exp((b_f - top) - rest)
                 if DENSE:
-                    b_g -= share * tl.load(dense_ptr + token * words + offsets, mask=m_words, other=0.0)
+                    b_g -= share * tl.load(target_ptr + token * words + offsets, mask=m_words, other=0.0)
                 else:
                     b_g = tl.where(offsets == word, b_g - share, b_g)
                 b_g = tl.where(m_words & valid, b_g, 0.0)
-                if KIND == SCALE:
-                    along += tl.sum(b_g * b_z, 0)
+                if WANT_SCALE:
+                    along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's is infinite
                 if WANT_SUMS:
                     deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
                 # dz may be half as wide as z and lie on it: the block must be read before it is written.
                 tl.debug_barrier()
                 tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
-        if KIND == SCALE:
+        if WANT_SCALE:
             tl.store(dscale_ptr + token, along)
 
 
@@ -230,9 +231,30 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     tl.atomic_add(sums_ptr + slot, beyond, mask=m_words & ((b_z < -bound) | (b_z > bound)) & (beyond != 0))
 
 
+# As many as a loss has gradients: of the latent vectors, the prior, the weight, the bias, and the function.
+SCALED_AT_ONCE = 5
+
+
 @triton.jit
-def scale_kernel(x_ptr, factor_ptr, size, BLOCK: tl.constexpr):
-    """x *= factor, unless the factor is 1: then nothing is read or written."""
+def scale_kernel(
+    a_ptr, b_ptr, c_ptr, d_ptr, e_ptr, a_size, b_size, c_size, d_size, e_size, factor_ptr, BLOCK: tl.constexpr
+):
+    """Five arrays times one factor, unless that is 1: then nothing is read or written."""
+    which = tl.program_id(1)
+    if which == 0:
+        scale_array(a_ptr, a_size, factor_ptr, BLOCK)
+    elif which == 1:
+        scale_array(b_ptr, b_size, factor_ptr, BLOCK)
+    elif which == 2:
+        scale_array(c_ptr, c_size, factor_ptr, BLOCK)
+    elif which == 3:
+        scale_array(d_ptr, d_size, factor_ptr, BLOCK)
+    else:
+        scale_array(e_ptr, e_size, factor_ptr, BLOCK)
+
+
+@triton.jit
+def scale_array(x_ptr, size, factor_ptr, BLOCK: tl.constexpr):
     factor = tl.load(factor_ptr)
     if x_ptr.dtype.element_ty == tl.float64:  # noqa: SIM108
         factor = factor.to(tl.float64)

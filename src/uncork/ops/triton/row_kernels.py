@@ -33,17 +33,23 @@ def row_kernel(
     K: tl.constexpr,
     KIND: tl.constexpr,
     FOLD: tl.constexpr,
+    DENSE: tl.constexpr,
     SQUARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Statistics of a row: top, total, f at the target word; if folded also f' and z there, and sum u z."""
+    """Statistics of a row: top, total, f at the target word; if folded also f' and z there, and sum u z.
+
+    DENSE: the target is no word, and there is nothing but top and total.
+    """
     row = tl.program_id(0).to(tl.int64)
     row_ptr = z_ptr + row * z_stride
-    target = tl.load(target_ptr + row // K)
-    valid = target != ignore_index
-    word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
-    z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
-    f_word, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
+    if not DENSE:
+        target = tl.load(target_ptr + row // K)
+        valid = target != ignore_index
+        word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
+        z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
+        f_word, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
+        tl.store(stats_ptr + 2 * rows + row, tl.sum(f_word, 0))
     if FOLD:
         tl.debug_barrier()  # every thread has read the target's logit
         top, total, along = fold_row(row_ptr, valid, parameter_ptr, first, second, words, KIND, SQUARE, BLOCK)
@@ -54,7 +60,6 @@ def row_kernel(
         top, total = sum_row(row_ptr, parameter_ptr, first, second, intervals, step, words, KIND, BLOCK)
     tl.store(stats_ptr + row, top)
     tl.store(stats_ptr + rows + row, total)
-    tl.store(stats_ptr + 2 * rows + row, tl.sum(f_word, 0))
 
 
 @triton.jit

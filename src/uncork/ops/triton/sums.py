@@ -38,8 +38,20 @@ class Sums(abc.ABC):
         """Add a chunk's sums; its rows' statistics, as `row_kernel` gives them."""
         raise NotImplementedError
 
-    def after(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
-        """Add a chunk's sums and write dL/dz, from the token kernel's statistics."""
+    def after(
+        self,
+        logits: Tensor,
+        dlogits: Tensor,
+        target: Tensor,
+        stats: Tensor,
+        pairs: Tensor,
+        tops: Tensor | None = None,
+    ) -> None:
+        """Add a chunk's sums and write dL/dz, from the token kernel's statistics.
+
+        Of distributions under a mixture the target is their `pull`, and `tops` goes with it: see
+        `uncork.ops.triton.dense_kernels`.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -5,6 +5,9 @@
  * warps do not wait for each other. What falls outside the window goes to pairs of sums in global memory. `t` stays
  * in [0, 1]; what is left of an offset beyond the table's ends has two sums of its own, in double.
  *
+ * The target is a word; a distribution, `dense`; or a distribution under a mixture, of which `dense` and `tops` hold two
+ * numbers per word: see dense_kernels.py.
+ *
  * The gradient may be half as wide as a logit and lies on the logits' memory: a thread may write only what every
  * thread has read. Writing tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough.
  */
@@ -40,12 +43,12 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
     for (int q = 0; q < EACH; q++) x[q] = first + q * THREADS < words ? row[first + q * THREADS] : 0.0f;
 }
 
-template <typename Out>
+template <typename Out, bool MIXTURE>
 __global__ void __launch_bounds__(THREADS, 1)
 table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense,
-               const float *stats, const float2 *pairs, const int *window, float *staging, float2 *spill, double *beyond, int rows,
-               int components, int words, int intervals, int width, int copies, int is_dense, int first_chunk,
-               double bound_) {
+               const float *tops, const float *stats, const float2 *pairs, const int *window, float *staging, float2 *spill,
+               double *beyond, int rows, int components, int words, int intervals, int width, int copies, int is_dense,
+               int first_chunk, double bound_) {
     extern __shared__ float held[];
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
@@ -61,7 +64,9 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         const float top = stats[row], rest = stats[rows + row];
         const float factor = stats[2 * rows + row], share = stats[3 * rows + row];
         const long long word = is_dense ? -1 : target[row / components];
-        const float *weights = is_dense ? dense + (long long)row * words : nullptr;
+        const long long at = (long long)(row / components) * words;
+        const float *weights = is_dense ? dense + at : nullptr, *highest = MIXTURE ? tops + at : nullptr;
+        const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f;
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
             float x[EACH];
@@ -83,9 +88,12 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
                 const float offset = fmaf(-((float)i - half), step, x[q]);
-                float g = factor * expf((fmaf(pair[q].y, offset, pair[q].x) - top) - rest);
+                const float log_p = (fmaf(pair[q].y, offset, pair[q].x) - top) - rest;
+                float g = factor * expf(log_p);
                 if (j == word) g -= share;
-                if (is_dense && j < words) g -= share * weights[j];
+                if (is_dense && j < words) {
+                    g -= share * weights[j] * (MIXTURE ? expf((log_p + prior) - highest[j]) : 1.0f);
+                }
                 if (j >= words || factor == 0.0f) g = 0.0f;
                 if (j < words) put(out + j, g * pair[q].y);
                 const float t = fminf(fmaxf(offset * per_step, 0.0f), 1.0f);

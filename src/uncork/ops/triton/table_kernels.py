@@ -11,13 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
-    """(value, slope) of every interval in float32 from float64 knot values."""
+    """(value, slope) of every interval, two float32 in an int64, from float64 knot values."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < intervals
     left = tl.load(knot_ptr + index, mask=mask, other=0.0)
     right = tl.load(knot_ptr + index + 1, mask=mask, other=0.0)
-    tl.store(pairs_ptr + 2 * index, left.to(tl.float32), mask=mask)
-    tl.store(pairs_ptr + 2 * index + 1, ((right - left) * per_step).to(tl.float32), mask=mask)
+    value = left.to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
+    slope = ((right - left) * per_step).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
+    tl.store(pairs_ptr + index, (slope << 32) | (value & 0xFFFFFFFF), mask=mask)
 
 
 @triton.jit

@@ -35,8 +35,8 @@ class WindowSums(Sums):
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
         self.width = width
-        outside = torch.zeros(2 * intervals + 4, device=device)  # one fill for both
-        self.spill, self.beyond = outside[:-4], outside[-4:].view(torch.float64)
+        self.spill = torch.zeros(2 * intervals, device=device)
+        self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
         self.window = torch.empty(1, dtype=torch.int32, device=device)
 
@@ -85,21 +85,29 @@ class SharedSums(WindowSums):
         super().__init__(intervals, bound, min(intervals + 1, room), device)
         self.copies = min(32, room // self.width)
 
-    def after(self, logits: Tensor, dlogits: Tensor, target: Tensor, stats: Tensor, pairs: Tensor) -> None:
+    def after(
+        self,
+        logits: Tensor,
+        dlogits: Tensor,
+        target: Tensor,
+        stats: Tensor,
+        pairs: Tensor,
+        tops: Tensor | None = None,
+    ) -> None:
         first = self._start(logits)
         tokens, components, words = logits.shape
         shared = 4 * self.width * self.copies
         tiles = -(-words // 8192)
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
-        kernel = _gradient_kernel(dlogits.dtype, each, shared, logits.device.index)
+        kernel = _gradient_kernel(dlogits.dtype, tops is not None, each, shared, logits.device.index)
         kernel(
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
             [
-                logits, dlogits, logits.stride(1), dlogits.stride(1), target, target, stats, pairs,
-                self.window, self.staging, self.spill, self.beyond, tokens * components, components,
-                words, self.intervals, self.width, self.copies, int(target.is_floating_point()), int(first),
-                float(self.bound),
+                logits, dlogits, logits.stride(1), dlogits.stride(1), target, target,
+                target if tops is None else tops, stats, pairs, self.window, self.staging, self.spill,
+                self.beyond, tokens * components, components, words, self.intervals, self.width, self.copies,
+                int(target.is_floating_point()), int(first), float(self.bound),
             ],
             shared_mem=shared,
         )  # fmt: skip
@@ -149,8 +157,8 @@ class CountedSums(WindowSums):
 
 
 @functools.cache
-def _gradient_kernel(dtype: torch.dtype, each: int, shared_bytes: int, device: int):
-    name = f"table_gradient<{OUTPUTS[dtype]}>"
+def _gradient_kernel(dtype: torch.dtype, mixture: bool, each: int, shared_bytes: int, device: int):
+    name = f"table_gradient<{OUTPUTS[dtype]}, {str(mixture).lower()}>"
     return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each}, shared_bytes, device)
 
 

@@ -1,0 +1,65 @@
+"""The chunk pass of mixtures whose targets are distributions over words: `dense_kernels` has the maths."""
+
+import torch
+from torch import Tensor
+
+from uncork.ops.problem import Problem
+from uncork.ops.torch_pass import ChunkResult
+from uncork.ops.triton import dense_kernels
+from uncork.ops.triton.functions import KINDS
+from uncork.ops.triton.kernel_pass import KernelPass, launch_shape, narrow_view, power_of_two
+
+
+class DenseMixturePass(KernelPass):
+    """Rows are reduced; tokens give losses, shares and two numbers for each word; rows become gradients."""
+
+    def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
+        super().__init__(problem, function_grad, size)
+        self.bytes_per_logit += -(-8 // problem.latent_NKD.shape[1])  # the two numbers
+
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        tokens, components, words = logits_NKV.shape
+        rows = tokens * components
+        prior_NK = problem.log_prior_NK
+        assert prior_NK is not None
+        loss_N = torch.empty(tokens, device=logits_NKV.device)
+        target_NV = problem.target.float().contiguous()
+        row_stats = self.shared("row_stats", (2 * rows,), loss_N)
+        self.reduce_rows(problem, logits_NKV, target_NV, row_stats, fold=False)
+        parameter = loss_N if self.parameter is None else self.parameter
+        # Where no gradient is wanted the kernel touches none of these: the losses serve as a pointer.
+        dlog_prior_NK = stats = tops_NV = pull_NV = scale_N = loss_N
+        if row_scale_N is not None:
+            scale_N = row_scale_N
+            dlog_prior_NK = loss_N.new_empty(tokens, components)
+            stats = self.shared("stats", (5 * rows,), loss_N)
+            tops_NV = self.shared("tops", (tokens, words), loss_N)
+            pull_NV = self.shared("pull", (tokens, words), loss_N)
+        block, num_warps = launch_shape(words)
+        constants = (*self.form.constants, self.intervals, self.step, rows)
+        if tokens:
+            dense_kernels.distribution_kernel[(tokens,)](
+                logits_NKV, logits_NKV.stride(1), target_NV, prior_NK.contiguous(), scale_N,
+                scale_N.stride(0), loss_N, dlog_prior_NK, row_stats, stats, tops_NV, pull_NV, parameter,
+                *constants, problem.z_loss,
+                words=words, K=components, K_BLOCK=power_of_two(components), KIND=KINDS[self.form.kind],
+                WANT_GRADIENT=row_scale_N is not None, BLOCK=block, num_warps=num_warps,
+            )  # fmt: skip
+        if row_scale_N is None:
+            return ChunkResult(loss_N)
+        dlogits_NKV = narrow_view(logits_NKV, problem.latent_NKD.dtype)
+        if tokens and self.sums is not None and self.sums.way == "after":
+            self.sums.after(logits_NKV, dlogits_NKV, pull_NV, stats, parameter, tops_NV)
+        elif tokens:
+            sums = unit = loss_N
+            if self.sums is not None:
+                sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
+            dscale_R = loss_N.new_empty(rows) if self.want_dscale else loss_N
+            dense_kernels.row_gradient_kernel[(rows,)](
+                logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), stats, tops_NV, pull_NV,
+                dscale_R, sums, unit, parameter, *constants,
+                words=words, K=components, KIND=KINDS[self.form.kind], WANT_SCALE=self.want_dscale,
+                WANT_SUMS=self.sums is not None, BLOCK=block, num_warps=num_warps,
+            )  # fmt: skip
+            self.add_dscale(dscale_R)
+        return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)

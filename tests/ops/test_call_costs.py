@@ -1,0 +1,86 @@
+"""How many operations and launches one call takes: at small sizes they, not the GPU, are its time.
+
+Counted without a GPU, on fake tensors that say they are on one; kernels are counted instead of launched.
+"""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import uncork
+from uncork import functions
+from uncork.ops import custom, triton, validate
+
+
+runtime = pytest.importorskip("triton.runtime.jit")
+pytestmark = pytest.mark.traced
+TOKENS, WIDTH, WORDS = 1400, 400, 10_000  # a batch of the published models of Penn Treebank
+
+
+class Operations(TorchDispatchMode):
+    """Counts torch operations, views and allocations among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "aten":
+            self.counted[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The names of kernels, appended as they are launched, on what looks like a GPU."""
+    from uncork.ops.triton import nvrtc
+
+    names = []
+    properties = SimpleNamespace(multi_processor_count=132, shared_memory_per_block_optin=232_448)
+    launcher = lambda kernel, grid: lambda *_, **__: names.append(kernel.__name__)
+    monkeypatch.setattr(runtime.KernelInterface, "__getitem__", launcher)
+    monkeypatch.setattr(nvrtc, "compiled", lambda name, *_: lambda *_, **__: names.append(name))
+    monkeypatch.setattr(nvrtc, "can_compile", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    monkeypatch.setattr(triton, "available", lambda device: "")
+    monkeypatch.setattr(validate, "values", lambda problem: None)
+    monkeypatch.setattr(custom, "PLAIN", (*custom.PLAIN, FakeTensor))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("function", "components", "operations", "kernels"),
+    [
+        (None, None, 23, 2),
+        (functions.SigSoftmax, None, 23, 2),
+        (functions.Scale, None, 34, 2),
+        (functions.PLIF, None, 35, 10),
+        # Eleven chunks.
+        (None, 15, 192, 23),
+        (functions.PLIF, 15, 190, 41),
+    ],
+    ids=["softmax", "sigsoftmax", "scale", "plif", "mos", "mos+plif"],
+)
+def test_forward_and_backward(launches, function, components, operations, kernels):
+    with FakeTensorMode(), uncork.chunk_bytes(256 * 2**20), Operations() as operations_of_torch:
+        shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
+        x, weight = torch.empty(shape).requires_grad_(), torch.empty(WORDS, WIDTH).requires_grad_()
+        target = torch.empty(TOKENS, dtype=torch.int64)
+        keywords = {"function": None if function is None else function(), "backend": "triton"}
+        log_prior = None if components is None else torch.empty(shape[:2]).requires_grad_()
+        operations_of_torch.counted.clear()
+        if log_prior is None:
+            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
+        else:
+            loss = uncork.mixture_cross_entropy(x, log_prior, weight, target, **keywords)
+        loss.backward()
+    counted = operations_of_torch.counted
+    assert counted["aten.mm.out"] + counted["aten.mm.default"] >= 2  # it did run
+    assert counted.total() <= operations, counted
+    assert len(launches) <= kernels, launches
