@@ -84,9 +84,10 @@ def test_the_kernels_page_states_the_limits_in_the_code():
         f"with more than {rows['SHORT_ROW']:,} words",
         f"rows of {sums['LONG_ROW']:,} words or more",
         f"intervals no wider than {sums['NARROW'] * 1e3:g}e-3",
-        f"window of {sums['THREADS'] * sums['OWN']:,} intervals",
+        f"window of {(sums['WORDS'] - sums['LIST']) // 2:,} intervals",
+        f"one of {sums['WORDS'] - sums['PACKED_LIST']:,}",
         f"a window of {sums['WINDOW']:,} knots",
-        f"{(8 * sums['THREADS'] * sums['OWN'] + 1024) // 1024} KiB of shared memory",
+        f"{(4 * sums['WORDS'] + 1024) // 1024} KiB of shared memory",
         f"or {chunks['FEWEST_ROWS']} rows where those take more",
         f"or {chunks['ENOUGH_WIDTHS']} D rows, whichever is larger",
     ):

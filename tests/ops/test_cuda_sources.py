@@ -18,13 +18,14 @@ SHIMS = Path(__file__).parent / "cuda"
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 BOUND, ROWS, WORDS, BLOCKS, THREADS = 20.0, 3, 9001, 2, 64
-WINDOW = 28_672
+# Knots in shared memory; intervals counted in two words each, and packed into one, with as long a list.
+WINDOW, PLAIN, PACKED, LIST = 28_672, 27_648, 40_960, 2_048
 
 
-@pytest.fixture(scope="module", params=["table_counts", "table_gradient"])
+@pytest.fixture(scope="module", params=["table_counts", "table_counts packed", "table_gradient"])
 def kernel(request, tmp_path_factory):
-    """One of the kernels by name, and the library that runs it."""
-    name = request.param
+    """One of the kernels by name, perhaps in a mode, and the library that runs it."""
+    name, packed = request.param.split()[0], "packed" in request.param
     folder = tmp_path_factory.mktemp(name)
     source = (SOURCES / f"{name}.cu").read_text()
     # Of shared memory of no stated size, and headers of low precisions, the shim has its own.
@@ -32,14 +33,17 @@ def kernel(request, tmp_path_factory):
     (folder / "kernel.cu").write_text(
         "\n".join(kept).replace("#define THREADS 1024\n#ifndef EACH", "#ifndef EACH")
     )
-    macros = {"THREADS": THREADS, "OWN": WINDOW // THREADS, "EACH": 8, "WINDOW": WINDOW, "BLOCKS": BLOCKS}
+    macros = {
+        "THREADS": THREADS, "EACH": 8, "BLOCKS": BLOCKS, "WINDOW": WINDOW, "OWN": PLAIN // THREADS,
+        "OWN_PACKED": PACKED // THREADS, "WORDS": (PACKED if packed else 2 * PLAIN) + LIST,
+    }  # fmt: skip
     library = folder / "kernel.so"
     subprocess.run(
         [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
          "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
-    return name, ctypes.CDLL(str(library))
+    return request.param, ctypes.CDLL(str(library))
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:
@@ -87,29 +91,30 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
     intervals = len(values) - 1
     step = 2 * BOUND / intervals
     pairs = np.stack([values[:-1], np.diff(values) / step], 1).astype(np.float32)
-    span = WINDOW if name == "table_counts" else WINDOW - 1
+    counting, packed = "counts" in name, "packed" in name
+    span = (PACKED if packed else PLAIN) if counting else WINDOW - 1
     origin = int(
         np.clip((z[0][np.abs(z[0]) <= BOUND].mean() + BOUND) / step - span / 2, 0, max(intervals - span, 0))
     )
-    window = np.array([origin], np.int32)
+    window = np.array([origin, packed], np.int32)
     share = (target != -100) * scale * weight[np.where(target == -100, 0, target)]
     factor = share + 2 * (target != -100) * scale * z_loss * expected.lse
     given = np.stack([expected.lse, np.zeros(len(z)), factor, share]).astype(np.float32)
     stats, dz = np.zeros((3, len(z)), np.float32), np.zeros(z.shape, np.float32)
-    staging = np.zeros((BLOCKS, WINDOW, 2) if name == "table_counts" else (BLOCKS, WINDOW), np.float32)
+    staging = np.zeros((BLOCKS, PACKED, 2) if counting else (BLOCKS, WINDOW), np.float32)
     spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
     arrays = (z, given, target, weight.astype(np.float32), scale.astype(np.float32), pairs, window)
     library.run(
         *map(at, arrays), at(stats), at(dz), at(staging), at(spill), at(beyond),
         len(z), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
     )  # fmt: skip
-    knots = np.zeros(max(intervals + 1, origin + WINDOW + 1))
+    knots = np.zeros(max(intervals + 1, origin + PACKED + 1))
     knots[:intervals] += spill[:, 0]
     knots[1 : intervals + 1] += spill[:, 1]
     total = staging.astype(float).sum(0)
-    if name == "table_counts":
-        knots[origin : origin + WINDOW] += total[:, 0]
-        knots[origin + 1 : origin + WINDOW + 1] += total[:, 1]
+    if counting:
+        knots[origin : origin + PACKED] += total[:, 0]
+        knots[origin + 1 : origin + PACKED + 1] += total[:, 1]
     else:
         knots[origin : origin + WINDOW] += total
     with np.errstate(divide="ignore"):
@@ -142,9 +147,11 @@ def test_sums(kernel, kind, intervals):
     # dL/dv sums the knots from the right. A float32 logit is not known better than its spacing, and counting
     # may move a/6 of an interval's mass to the next knot; else what float32 loses of a sum of all g.
     moved = np.cumsum((sums.knots - expected.knots)[::-1])
-    step, counting = 2.0 * BOUND / intervals, kernel[0] == "table_counts"
+    step, counting = 2.0 * BOUND / intervals, "counts" in kernel[0]
     spacing = np.spacing(np.abs(problem[0][np.isfinite(problem[0])])) / step
     place = slopes.max() * step / 6.0 if counting else 0.0
+    if "packed" in kernel[0]:
+        place += 0.5 / 1024.0  # the units of t
     assert np.abs(moved).max() <= (2e-6 + min(spacing.max(), 1.0) + place) * expected.gross
     assert abs(moved[-1]) <= 2e-6 * expected.gross  # nothing is lost
     assert np.allclose(sums.beyond, expected.beyond, rtol=1e-5, atol=1e-6)

@@ -44,27 +44,32 @@ def test_knot_values_have_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda v: knot_values(v, 2.0), v)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.4, 1.6, 3.0])
 @pytest.mark.parametrize("mean", [-50.0, -1.0, 4.0, 50.0])
 def test_the_window_lies_around_the_first_row(mean, spread):
+    """And is the wide one where 2.2 deviations reach beyond the narrow one, which spans 6.55."""
     from uncork.ops.triton.table_kernels import window_kernel
 
     torch.manual_seed(0)
     z = mean + spread * torch.randn(2, 5001, device=DEVICE)
-    window = torch.empty(1, dtype=torch.int32, device=DEVICE)
-    window_kernel[(1,)](z, window, 100_000, 16_384, 20.0, words=5001, BLOCK=4096)
+    z[0, ::7] = float("-inf")
+    window = torch.empty(2, dtype=torch.int32, device=DEVICE)
+    window_kernel[(1,)](z, window, 100_000, 16_384, 40_000, 20.0, words=5001, BLOCK=4096)
     inside = z[0].double()[z[0].abs() <= 20.0]
-    start = ((inside.mean().item() if len(inside) else 0.0) + 20.0) * 2500.0 - 8192.0
-    assert abs(window.item() - min(max(start, 0.0), 100_000 - 16_384)) <= 2.0
+    is_wide = spread > 1.5 and abs(mean) < 20.0
+    assert window[1].item() == is_wide
+    width = 40_000 if is_wide else 16_384
+    start = ((inside.mean().item() if len(inside) else 0.0) + 20.0) * 2500.0 - width / 2
+    assert abs(window[0].item() - min(max(start, 0.0), 100_000 - width)) <= 2.0
 
 
 def test_a_window_of_a_row_of_nan_is_inside_the_table():
     from uncork.ops.triton.table_kernels import window_kernel
 
-    window = torch.empty(1, dtype=torch.int32, device=DEVICE)
+    window = torch.empty(2, dtype=torch.int32, device=DEVICE)
     z = torch.full((1, 100), float("nan"), device=DEVICE)
-    window_kernel[(1,)](z, window, 100_000, 16_384, 20.0, words=100, BLOCK=128)
-    assert 0 <= window.item() <= 100_000 - 16_384
+    window_kernel[(1,)](z, window, 100_000, 16_384, 40_000, 20.0, words=100, BLOCK=128)
+    assert 0 <= window[0].item() <= 100_000 - 16_384 and window[1].item() == 0
 
 
 @pytest.mark.parametrize("origin", [0, 50, 83])

@@ -22,20 +22,32 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexpr, BLOCK: tl.constexpr):
-    """The first interval of a window of `width` around the mean of one row's logits inside the table."""
+def window_kernel(
+    z_ptr, window_ptr, intervals, narrow, wide, bound, words: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A window of intervals around the mean of one row's logits inside the table: where it starts, and if it
+    is the wide one, as it is where they spread so far that the narrow one would miss 3 % of them.
+    """
     total = 0.0
+    squares = 0.0
     count = 0.0
     for start in range(0, words, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
         b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=float("inf")).to(tl.float32)
         inside = tl.abs(b_z) <= bound  # not a masked word's minus infinity, nor NaN
-        total += tl.sum(tl.where(inside, b_z, 0.0), 0)
+        b_z = tl.where(inside, b_z, 0.0)
+        total += tl.sum(b_z, 0)
+        squares += tl.sum(b_z * b_z, 0)
         count += tl.sum(inside.to(tl.float32), 0)
-    middle = (total / tl.maximum(count, 1.0) + bound) * (intervals / (2.0 * bound)) - 0.5 * width
-    room = (intervals - width).to(tl.float32)
-    middle = tl.maximum(middle, 0.0)
-    tl.store(window_ptr, tl.minimum(middle, room).to(tl.int32))
+    count = tl.maximum(count, 1.0)
+    mean = total / count
+    deviation = tl.sqrt(tl.maximum(squares / count - mean * mean, 0.0))
+    per_step = intervals / (2.0 * bound)
+    is_wide = (2.2 * deviation * per_step > 0.5 * narrow).to(tl.int32)
+    width = tl.where(is_wide != 0, wide, narrow)
+    start = tl.maximum((mean + bound) * per_step - 0.5 * width, 0.0)
+    tl.store(window_ptr, tl.minimum(start, (intervals - width).to(tl.float32)).to(tl.int32))
+    tl.store(window_ptr + 1, is_wide)
 
 
 @triton.jit

@@ -18,8 +18,9 @@ from uncork.ops.triton.sums import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
-# Threads of a counting block, the intervals each owns, and the logits it has on the way.
-THREADS, OWN, EACH = 1024, 28, 8
+# A counting block: threads, the logits each has on the way, and words of shared memory at the most: for a
+# window of intervals, two words each or packed into one, and at least so long a list of logits outside it.
+THREADS, EACH, WORDS, LIST, PACKED_LIST = 1024, 8, 57_344, 2_048, 16_384
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
 LONG_ROW = 32_768
 # The widest interval in which f is as good as linear under the exponential.
@@ -31,14 +32,14 @@ class WindowSums(Sums):
 
     staged_pairs: bool  # whether blocks stage (left, right) sums of intervals or sums of knots
 
-    def __init__(self, intervals: int, bound: float, width: int, device: torch.device) -> None:
+    def __init__(self, intervals: int, bound: float, widths: tuple[int, int], device: torch.device) -> None:
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        self.width = width
+        self.widths, self.width = widths, max(widths)  # of a narrow window and a wide one
         self.spill = torch.zeros(2 * intervals, device=device)
         self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
-        self.window = torch.empty(1, dtype=torch.int32, device=device)
+        self.window = torch.empty(2, dtype=torch.int32, device=device)
 
     def _start(self, logits_NKV: Tensor) -> bool:
         """Whether this is the first chunk; on it, choose the window, which must be the same for all."""
@@ -50,15 +51,9 @@ class WindowSums(Sums):
             self.staging = torch.zeros(self.blocks, 2 * self.width, device=logits_NKV.device)
         else:
             self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
-        span = self.width if self.staged_pairs else self.width - 1
+        narrow, wide = (min(w if self.staged_pairs else w - 1, self.intervals) for w in self.widths)
         table_kernels.window_kernel[(1,)](
-            logits_NKV,
-            self.window,
-            self.intervals,
-            min(span, self.intervals),
-            self.bound,
-            words=words,
-            BLOCK=4096,
+            logits_NKV, self.window, self.intervals, narrow, wide, self.bound, words=words, BLOCK=4096
         )
         return True
 
@@ -80,9 +75,9 @@ class SharedSums(WindowSums):
     staged_pairs = False
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 4
-        room = min(WINDOW, room)
-        super().__init__(intervals, bound, min(intervals + 1, room), device)
+        room = min(WINDOW, _shared_bytes(device) // 4)
+        width = min(intervals + 1, room)
+        super().__init__(intervals, bound, (width, width), device)
         self.copies = min(32, room // self.width)
 
     def after(
@@ -120,9 +115,10 @@ class CountedSums(WindowSums):
     staged_pairs = True
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024
-        self.own = min(OWN, room // (8 * THREADS))
-        super().__init__(intervals, bound, THREADS * self.own, device)
+        self.words = min(WORDS, (_shared_bytes(device) - 1024) // 4)
+        self.own = (self.words - LIST) // (2 * THREADS)
+        self.own_packed = max(self.own, (self.words - PACKED_LIST) // THREADS)
+        super().__init__(intervals, bound, (THREADS * self.own, THREADS * self.own_packed), device)
 
     @staticmethod
     def suits(problem: Problem, intervals: int, bound: float) -> bool:
@@ -141,7 +137,7 @@ class CountedSums(WindowSums):
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
-        _count_kernel(self.own, logits_NKV.device.index)(
+        _count_kernel(self.own, self.own_packed, self.words, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
@@ -151,7 +147,7 @@ class CountedSums(WindowSums):
                 self.beyond, tokens, words, self.intervals, problem.ignore_index,
                 float(problem.z_loss), float(self.bound),
             ],
-            shared_mem=8 * THREADS * self.own,
+            shared_mem=4 * self.words,
         )  # fmt: skip
         return stats
 
@@ -163,6 +159,11 @@ def _gradient_kernel(dtype: torch.dtype, mixture: bool, each: int, shared_bytes:
 
 
 @functools.cache
-def _count_kernel(own: int, device: int):
-    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH}
-    return nvrtc.compiled("table_counts", "", options, 8 * THREADS * own, device)
+def _count_kernel(own: int, own_packed: int, words: int, device: int):
+    options = {"THREADS": THREADS, "OWN": own, "OWN_PACKED": own_packed, "EACH": EACH, "WORDS": words}
+    return nvrtc.compiled("table_counts", "", options, 4 * words, device)
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory a block may ask for."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
