@@ -12,6 +12,7 @@ LEVEL = 0.05
 CONTROLS = {
     "plif": ("softmax", "temperature", "plif_frozen"),
     "plif_authors": ("softmax", "temperature", "plif_frozen"),
+    "monotone": ("softmax", "temperature", "plif_frozen"),
     "mos_plif": ("mos",),
 }
 

@@ -16,7 +16,7 @@ ROLE_STYLES = STYLES | {
     "plif_authors": ("#E69F00", "d", "--"),
     "plif_frozen": ("#009E73", "P", ":"),
     "mos_plif": ("#56B4E9", "*", "--"),
-    "other": ("#009E73", "^", "-"),
+    "other": ("#F0E442", "p", "-"),
 }
 LINES = ("-", "--", ":", "-.")
 SIZE = (5.2, 4.8)

@@ -18,12 +18,16 @@ LABELS = {
     "plif": "PLIF from the identity",
     "plif_authors": "PLIF, the authors' start",
     "plif_frozen": "PLIF, random and frozen",
+    "monotone": "monotone network",
     "other": "another function",
     "mos": "MoS",
     "mos_plif": "MoS with PLIF",
 }
-# Fields that change no number.
-FREE = ("log_every", "save_every", "tensorboard", "device", "data.root")
+ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
+# Fields that change no number, or rounding alone.
+FREE = (
+    "log_every", "save_every", "tensorboard", "device", "data.root", "graphs", "pieces", "recurrence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Run:
             if function["frozen"]:
                 return "plif_frozen" if random else "other"
             return "plif_authors" if random else "plif"
-        return {"Scale": "temperature", "SigSoftmax": "sigsoftmax"}.get(function["name"], "other")
+        return ROLES.get(function["name"], "other")
 
     @property
     def label(self) -> str:
