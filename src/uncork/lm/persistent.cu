@@ -21,6 +21,7 @@
 #define TILES 3                /* of 8 columns */
 #define COLUMNS (8 * TILES)
 #define GROUPS ((STREAMS + COLUMNS - 1) / COLUMNS)
+#define AHEAD 4                /* blocks of 32 that are read at once */
 #define ROW_PITCH (COLUMNS + 1) /* of partial sums, off the beat of the memory banks */
 #define FORWARD_UNITS 12       /* 48 gates: three tiles of rows */
 #define BACKWARD_UNITS 16      /* one tile of rows */
@@ -33,10 +34,15 @@ struct Fragment { unsigned part[4]; };
 extern __shared__ float partial[];
 
 __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment &a, unsigned b0, unsigned b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a.part[0]), "r"(a.part[1]), "r"(a.part[2]), "r"(a.part[3]), "r"(b0), "r"(b1));
+}
+/* The barrier of the grid. What all threads of the block wrote before their own barrier is there for whoever sees the
+ * count that follows. */
+__device__ __forceinline__ void arrive(unsigned *counter) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 __device__ __forceinline__ unsigned arrived(const unsigned *counter) {
     unsigned count;
@@ -57,16 +63,9 @@ __device__ __forceinline__ bf16 narrow(float v) { /* to nearest, ties to even */
 }
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
-/* After all threads of the block have written what the others will read. */
-__device__ __forceinline__ void arrive(unsigned *counter) {
-    __threadfence();
-    atomicAdd(counter, 1u);
-}
 __device__ __forceinline__ void wait_for_all(const unsigned *counter, unsigned goal) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
         while (arrived(counter) < goal) {}
-        __threadfence();
-    }
     __syncthreads();
 }
 
@@ -81,22 +80,29 @@ __device__ __forceinline__ void warp_product(const Fragment (&a)[PAIRS][2][ROW_T
         for (int j = 0; j < TILES; j++)
             #pragma unroll
             for (int i = 0; i < 4; i++) sum[m][j][i] = 0.0f;
+    /* Clamped instead of left out: a column too many is never looked at, and rows of `a` are zero past the end. */
+    const bf16 *place[TILES];
     #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        const int k = 32 * (warp * PAIRS + p) + 8 * (lane % 4);
-        uint4 v[TILES];
+    for (int j = 0; j < TILES; j++) place[j] = b + (long long)min(first + 8 * j + lane / 4, STREAMS - 1) * pitch;
+    #pragma unroll
+    for (int start = 0; start < PAIRS; start += AHEAD) {
+        uint4 v[AHEAD][TILES]; /* all on their way before the first is needed */
         #pragma unroll
-        for (int j = 0; j < TILES; j++) {
-            const int column = first + 8 * j + lane / 4;
-            v[j] = column < STREAMS && k < summed ? read(b + (long long)column * pitch + k) : uint4{0, 0, 0, 0};
-        }
-        #pragma unroll
-        for (int j = 0; j < TILES; j++)
+        for (int p = 0; p < AHEAD; p++)
             #pragma unroll
-            for (int m = 0; m < ROW_TILES; m++) {
-                multiply(sum[m][j], a[p][0][m], v[j].x, v[j].y);
-                multiply(sum[m][j], a[p][1][m], v[j].z, v[j].w);
-            }
+            for (int j = 0; j < TILES; j++)
+                if (start + p < PAIRS)
+                    v[p][j] = read(place[j] + min(32 * (warp * PAIRS + start + p) + 8 * (lane % 4), summed - 8));
+        #pragma unroll
+        for (int p = 0; p < AHEAD; p++)
+            #pragma unroll
+            for (int j = 0; j < TILES; j++)
+                #pragma unroll
+                for (int m = 0; m < ROW_TILES; m++)
+                    if (start + p < PAIRS) {
+                        multiply(sum[m][j], a[start + p][0][m], v[p][j].x, v[p][j].y);
+                        multiply(sum[m][j], a[start + p][1][m], v[p][j].z, v[p][j].w);
+                    }
     }
 }
 

@@ -97,11 +97,11 @@ static void run_grid(int blocks, int threads, size_t shared_floats, void (*kerne
 }
 
 static void __syncthreads() { stop_at(BARRIER); }
-static void __threadfence() {}
-static unsigned atomicAdd(unsigned *p, unsigned v) { const unsigned old = *p; *p += v; return old; }
+static void arrive(unsigned *counter) { *counter += 1; }
 static unsigned arrived(const unsigned *counter) { stop_at(LOOK); return *counter; }
 static float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
 static unsigned __float_as_uint(float f) { unsigned v; memcpy(&v, &f, 4); return v; }
+static int min(int a, int b) { return a < b ? a : b; }
 #define __expf expf
 static uint4 read(const unsigned short *place) {
     if ((size_t)place % 16) { fprintf(stderr, "a read of 16 bytes off their beat\n"); abort(); }
