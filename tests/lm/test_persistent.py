@@ -128,6 +128,8 @@ def test_values_and_every_gradient(device, size, streams):
     results = PersistentLSTM.apply(*leaves)
     torch.autograd.backward(results, [g.float().to(device) for g in upstream])
     ours = [*results, *(leaf.grad for leaf in leaves)]
+    # Clipping scales gradients in place, so no two may share their memory.
+    assert len({leaf.grad.data_ptr() for leaf in leaves}) == len(leaves)
     right, floor = ([*a, *b] for a, b in (truth(inputs, upstream), rounded_loop(inputs, upstream)))
     for name, got, exact, rounded in zip(NAMES, ours, right, floor, strict=True):
         error = (got.detach().double().cpu() - exact).norm() / exact.norm()
