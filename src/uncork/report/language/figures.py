@@ -111,6 +111,16 @@ VIEWS: dict[str, tuple[str, Callable[[dict[str, Any]], np.ndarray], float]] = {
 }
 
 
+# Their slopes jump from knot to knot as they were drawn: what was learned shows in means over many.
+RANDOM_STARTS = ("plif_authors", "mos_plif")
+MEAN_OVER = 21
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    width = min(MEAN_OVER, len(values))
+    return np.convolve(values, np.full(width, 1.0 / width), mode="valid")
+
+
 def function_figure(trial: Trial, view: str) -> Figure:
     """One view of each learned function against the logit, of the first seed that has it."""
     label, values, plain = VIEWS[view]
@@ -118,9 +128,12 @@ def function_figure(trial: Trial, view: str) -> Figure:
     look, texts = styles(trial), []
     for arm in trial.arms:
         function = _learned(arm)
-        if function:
+        if function and arm.role != "plif_frozen":  # which learned nothing
             colour, _, line = look[arm.label]
-            axes.plot(function["x"], values(function), color=colour, linestyle=line, label=arm.label)
+            x, y = np.array(function["x"]), values(function)
+            if view == "slope" and arm.role in RANDOM_STARTS:
+                x, y = _running_mean(x), _running_mean(y)
+            axes.plot(x, y, color=colour, linestyle=line, label=arm.label)
             texts.append(f"{arm.label}: {_range(function)}")
     axes.axhline(plain, color="#999999", linewidth=0.8)
     axes.set_xlabel("logit x")
@@ -128,7 +141,10 @@ def function_figure(trial: Trial, view: str) -> Figure:
     axes.set_title(trial.title, fontsize=9)
     _legend(figure)
     title = f"Learned functions, {label}, {trial.title}"
-    reading = f"Over the range the logits occupy, first seed; the grey line is softmax. {'; '.join(texts)}."
+    means = f" Random starts are drawn as running means of {MEAN_OVER} points." if view == "slope" else ""
+    reading = (
+        f"Over the range the logits occupy, first seed; the grey line is softmax.{means} {'; '.join(texts)}."
+    )
     return finish(figure, f"lm-{trial.anchor}-{view}", title, f"Line chart: {title}. {reading}", reading)
 
 
