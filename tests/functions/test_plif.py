@@ -231,3 +231,15 @@ def test_refining_refuses():
 
 def test_repr():
     assert repr(PLIF(10, 2.0)) == "PLIF(knots=10, bound=2, init='identity')"
+
+
+@pytest.mark.parametrize("knots", [100, 1000, 100_000])
+def test_a_random_start_strays_from_a_line_as_the_docs_say(knots):
+    """By 0.626 sqrt(L d) over a distance L from the line of slope 1.107, whatever the knots."""
+    x, ends = torch.tensor([0.0, 10.0], dtype=torch.float64), []
+    for seed in range(400):
+        zero, far = PLIF(knots, 20.0, "random", seed, dtype=torch.float64)(x).tolist()
+        ends.append(far - zero - 1.107 * 10.0)
+    expected = 0.626 * (10.0 * 40.0 / knots) ** 0.5
+    spread = torch.tensor(ends).square().mean().sqrt().item()
+    assert spread == pytest.approx(expected, rel=0.12)  # 400 draws: 3.5 % is one standard deviation
