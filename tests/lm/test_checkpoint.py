@@ -11,11 +11,11 @@ import torch
 import uncork.lm
 from uncork import results
 from uncork.lm.checkpoint import (
+    BestModel,
     DamagedCheckpoint,
     load_model,
     load_state,
     load_tensors,
-    save_model,
     save_state,
     save_tensors,
 )
@@ -145,15 +145,37 @@ class Tied(torch.nn.Module):
         self.register_buffer("n", torch.zeros(1))
 
 
+def save(path, model, facts):
+    best = BestModel(path)
+    best.take(model, facts)
+    best.write()
+
+
+def test_the_best_model_is_the_one_taken_last_and_is_written_once(tmp_path):
+    best, model = BestModel(tmp_path / "m"), Tied()
+    best.write()
+    assert not (tmp_path / "m").exists()
+    for step in (1, 2):
+        torch.nn.init.constant_(model.a.weight, step)
+        best.take(model, {"step": step})
+    torch.nn.init.constant_(model.a.weight, 9)  # training goes on
+    best.write()
+    tensors, facts = load_tensors(tmp_path / "m")
+    assert facts == {"step": 2} and (tensors["a.weight"] == 2).all()
+    (tmp_path / "m").unlink()
+    best.write()
+    assert not (tmp_path / "m").exists()
+
+
 def test_models_with_tied_weights_round_trip(tmp_path):
     first, second = Tied(), Tied()
-    save_model(tmp_path / "m", first, {"step": 3})
+    save(tmp_path / "m", first, {"step": 3})
     assert load_tensors(tmp_path / "m")[0].keys() == {"a.weight", "a.bias", "n"}
     assert load_model(tmp_path / "m", second) == {"step": 3}
     assert torch.equal(first.a.weight, second.b.weight) and second.a.weight is second.b.weight
 
 
 def test_a_model_of_another_shape_is_refused(tmp_path):
-    save_model(tmp_path / "m", Tied(), {})
+    save(tmp_path / "m", Tied(), {})
     with pytest.raises(ValueError, match=r"these differ: a.weight \(file \(4, 3\), model \(4, 5\)\)"):
         load_model(tmp_path / "m", Tied(5))

@@ -122,6 +122,32 @@ class StopAfter:
         monkeypatch.setattr(AveragedSGD, "step", step_and_signal)
 
 
+def test_epochs_between_saves_are_done_again(make_config, tmp_path, monkeypatch):
+    """Killed when epochs 3 to 5 are measured but only 4's end was saved, and the best model with it."""
+    from uncork.lm import trainer
+
+    config = replace(make_config(epochs=7), save_epochs=2)
+    train(replace(config, save_epochs=1), tmp_path / "whole")
+    original, calls = trainer.append_jsonl, []
+
+    def killed_after_five(*arguments):
+        original(*arguments)
+        calls.append(None)
+        if len(calls) == 5:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "append_jsonl", killed_after_five)
+        with pytest.raises(MemoryError):
+            train(config, tmp_path / "parts")
+    states = sorted((tmp_path / "parts" / "state").glob("*.safetensors"))
+    assert len(states) == 2 and len(metrics(tmp_path / "parts")) == 5
+    train(config, tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    whole, parts = (tmp_path / name / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("head", [*HEADS, "staged"])
 def test_a_stopped_run_resumes_bit_for_bit(make_config, tmp_path, monkeypatch, head, number):

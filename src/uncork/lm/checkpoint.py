@@ -88,13 +88,28 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         raise DamagedCheckpoint(f"{error} {remedy}") from error
 
 
-def save_model(path: str | Path, model: nn.Module, facts: dict[str, Any]) -> None:
-    """Write a model's parameters and buffers; a tied weight is written once."""
-    save_tensors(path, model_tensors(model), facts)
+class BestModel:
+    """The best model so far, a tied weight once: a copy in memory until it is written, which may be later."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self.tensors: dict[str, Tensor] = {}
+        self.facts: dict[str, Any] = {}
+
+    def take(self, model: nn.Module, facts: dict[str, Any]) -> None:
+        """Remember the model as it is now."""
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model_tensors(model).items()}
+        self.facts = facts
+
+    def write(self) -> None:
+        """Write it, unless the file is that model already."""
+        if self.tensors:
+            save_tensors(self.path, self.tensors, self.facts)
+            self.tensors = {}
 
 
 def load_model(path: str | Path, model: nn.Module) -> dict[str, Any]:
-    """Fill `model` from a file of `save_model`; names and shapes must match. Returns the facts."""
+    """Fill `model` from a file of `BestModel`; names and shapes must match. Returns the facts."""
     tensors, facts = load_tensors(path)
     fill_model(model, tensors, str(path))
     return facts

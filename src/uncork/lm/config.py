@@ -210,11 +210,13 @@ class Config:
     """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down."""
     log_every: int = 200
     save_every: int | None = None
-    """Steps between states saved inside an epoch; one is saved after each epoch anyway."""
+    """Steps between states saved inside an epoch."""
+    save_epochs: int = 1
+    """Epochs between states saved at their ends. A stop saves one anyway; what a kill loses is done again."""
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "pieces", "log_every"):
+        for name in ("epochs", "pieces", "log_every", "save_epochs"):
             _positive(name, getattr(self, name))
         for name in ("max_steps", "save_every"):
             if getattr(self, name) is not None:

@@ -19,7 +19,7 @@ from uncork.results import provenance, read_json, read_jsonl, write_atomic, writ
 
 
 # What may differ between a start and its resumption without changing any number.
-FREE_FIELDS = {"log_every", "save_every", "tensorboard", "data.root", "graphs"}
+FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs"}
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from uncork.lm.build import build_corpus, build_model, build_optimizer
-from uncork.lm.checkpoint import load_model, load_state, save_model, save_state
+from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
 from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify
 from uncork.lm.evaluate import evaluate
@@ -101,9 +101,12 @@ def _train(
         cut_metrics(folder / "metrics.jsonl", at.evaluations)
     events = Events(folder, enabled=config.tensorboard and world.is_first)
 
+    best = BestModel(folder / "model.safetensors")
+
     def save() -> None:
         tensors, facts = snapshot(at, carried, model, optimizer, lengths, corpus, world)
         if world.is_first:
+            best.write()  # before the state that counts on it
             save_state(folder / "state", at.step, tensors, facts)
 
     step = build_step(config, model, forward, optimizer, train_TB, carried)
@@ -140,12 +143,7 @@ def _train(
             _check_finite("validation", valid_nll, at)
             if valid_nll < at.best_nll:
                 at.best_nll = valid_nll
-                if world.is_first:
-                    save_model(
-                        folder / "model.safetensors",
-                        model,
-                        {"step": at.step, "valid_nll": valid_nll},
-                    )
+                best.take(model, {"step": at.step, "valid_nll": valid_nll})
         record = {
             "epoch": at.epoch + 1, "step": at.step, "averaging": optimizer.averaging,
             "train_nll": train_nll, "valid_nll": valid_nll,
@@ -170,9 +168,11 @@ def _train(
             or at.step == config.max_steps
             or (fired and config.finetune is not None)
         )
-        if not finished:
+        if not finished and at.epoch % config.save_epochs == 0:
             save()
 
+    if world.is_first:
+        best.write()
     world.wait()
     load_model(folder / "model.safetensors", model)
     valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))

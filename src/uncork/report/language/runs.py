@@ -26,7 +26,8 @@ LABELS = {
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
 # Fields that change no number, or rounding alone.
 FREE = (
-    "log_every", "save_every", "tensorboard", "device", "data.root", "graphs", "pieces", "recurrence",
+    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "pieces",
+    "recurrence",
 )  # fmt: skip
 
 
