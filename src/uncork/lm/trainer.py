@@ -143,7 +143,8 @@ def _train(
             _check_finite("validation", valid_nll, at)
             if valid_nll < at.best_nll:
                 at.best_nll = valid_nll
-                best.take(model, {"step": at.step, "valid_nll": valid_nll})
+                if world.is_first:
+                    best.take(model, {"step": at.step, "valid_nll": valid_nll})
         record = {
             "epoch": at.epoch + 1, "step": at.step, "averaging": optimizer.averaging,
             "train_nll": train_nll, "valid_nll": valid_nll,
