@@ -17,7 +17,7 @@ from benchmarks.device import Device, reason
 from uncork.lm.build import build_model, build_optimizer
 from uncork.lm.config import Config
 from uncork.lm.config_io import override
-from uncork.lm.step import Carried, build_step
+from uncork.lm.step import Carried, TrainingStep, as_configured
 from uncork.lm.trainer import draw_length
 from uncork.recipes import build
 from uncork.results import provenance
@@ -128,7 +128,8 @@ class Trainee:
         torch.manual_seed(config.seed)
         model = build_model(config, words).to(place).train()
         self.carried = Carried.fresh(model, config.data.batch_size, place)
-        self.step = build_step(config, model, model, build_optimizer(config, model), stream_TB, self.carried)
+        optimizer = build_optimizer(config, model)
+        self.step = as_configured(TrainingStep(config, model, model, optimizer, stream_TB, self.carried))
 
     def round(self) -> None:
         self.carried.clear_()

@@ -93,17 +93,9 @@ class TrainingStep:
             start.add_(length)
 
 
-def build_step(
-    config: Config,
-    model: LanguageModel,
-    forward: nn.Module,
-    optimizer: AveragedSGD,
-    train_TB: Tensor,
-    carried: Carried,
-) -> "TrainingStep | GraphedStep":
-    """The step a configuration asks for."""
-    step = TrainingStep(config, model, forward, optimizer, train_TB, carried)
-    return GraphedStep(step) if config.graphs else step
+def as_configured(step: TrainingStep) -> "TrainingStep | GraphedStep":
+    """The step, or what replays it."""
+    return GraphedStep(step) if step.config.graphs else step
 
 
 def check_device(config: Config, world: World) -> None:

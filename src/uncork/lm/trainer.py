@@ -25,7 +25,7 @@ from uncork.lm.lock import folder_lock
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
-from uncork.lm.step import Carried, build_step, check_device
+from uncork.lm.step import Carried, TrainingStep, as_configured, check_device
 from uncork.lm.tensorboard import Events
 from uncork.lm.world import World
 from uncork.results import append_jsonl, read_json, write_json
@@ -109,7 +109,7 @@ def _train(
             best.write()  # before the state that counts on it
             save_state(folder / "state", at.step, tensors, facts)
 
-    step = build_step(config, model, forward, optimizer, train_TB, carried)
+    step = as_configured(TrainingStep(config, model, forward, optimizer, train_TB, carried))
     finished = at.epoch >= config.epochs or at.step == config.max_steps
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
