@@ -1,5 +1,7 @@
 """Inputs that are legal and awkward: layouts, integer kinds, huge logits, autocast, NaN."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
@@ -140,22 +142,34 @@ def test_nonfinite_input_neither_crashes_nor_hides(backend, dtype, components, f
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("function", [None, "scale", "plif7", "softcap"])
+@pytest.mark.parametrize(
+    "function", [None, "sigsoftmax", "scale", "plif7", "plif1001", "network_skip", "network_exact"]
+)
 @over_backends
-def test_a_word_masked_by_its_bias(backend, function, dtype):
-    """A bias of -inf forbids a word: the others share the mass, no gradient is NaN.
+def test_words_masked_by_a_bias_of_minus_infinity_do_not_exist(backend, function, dtype):
+    """The others share the mass, and gradients, a learned function's too, are those without these words."""
+    case = make_case((9,), 5, 31, function=function, dtype=dtype)
+    kept = torch.arange(31, device=case.bias.device) % 3 != 1
+    target = case.target.where(kept[case.target], 0)
 
-    A learned function would have to be differentiated at -inf, so here it is frozen.
-    """
-    case = make_case((6,), words=9, function=function, dtype=dtype)
-    if case.function is not None:
-        case.function.requires_grad_(False)
-    case.target = case.target % 8
-    with torch.no_grad():
-        case.bias[8] = -torch.inf
-    found = ours(case, backend)
-    assert all(torch.isfinite(g).all() for g in found.values())
-    assert not found["weight"][8].any()
+    def gradients_of(weight, bias, target):
+        leaves = [t.detach().clone().requires_grad_() for t in (case.input, weight)]
+        function = copy.deepcopy(case.function)
+        with backend.on():
+            loss = uncork.linear_cross_entropy(
+                *leaves, target, linear_bias=bias, function=function, backend=backend.name
+            )
+        parameters = [] if function is None else list(function.parameters())
+        return loss, torch.autograd.grad(loss, [*leaves, *parameters])
+
+    bias = torch.where(kept, case.bias.detach(), float("-inf"))
+    loss, found = gradients_of(case.weight, bias, target)
+    numbers = kept.cumsum(0) - 1
+    right_loss, right = gradients_of(case.weight[kept], bias[kept], numbers[target])
+    torch.testing.assert_close(loss, right_loss)
+    assert not found[1][~kept].any()
+    for got, expected in zip((found[0], found[1][kept], *found[2:]), right, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("function", [None, "plif7", "users_own"])

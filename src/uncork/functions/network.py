@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 from uncork.functions._check import at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops import table
-from uncork.ops.pointwise import Pointwise
+from uncork.ops.pointwise import Pointwise, scaled
 
 
 # Where the units' centres start: logits of a trained language model lie within.
@@ -15,6 +15,7 @@ CENTRES = 10.0
 # Up to this many float64 numbers, such as the knots of a table, all units are evaluated in one operation.
 # Not float32 ones: the gradient of v would be a float32 product over all logits, two digits short.
 AT_ONCE = 2**22
+FAR = 1e30
 
 
 class MonotoneNetwork(AbstractMonotone):
@@ -79,14 +80,16 @@ class MonotoneNetwork(AbstractMonotone):
     def forward(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         u, v, b, bias, a = self._parameters_in(z.dtype)
+        # Far out every sigmoid is 0 or 1; of a word masked by z = -inf, gradients would be 0 inf, NaN.
+        near = z.clamp(-FAR, FAR)
         if z.dtype == torch.float64 and z.numel() * self.units <= AT_ONCE:
-            f = torch.sigmoid(z[..., None] * u + b) @ v + bias
-            return f if a is None else f + a * z
-        # One unit at a time: no tensor of size z x units, except what autograd keeps.
-        f = bias.expand_as(z)
-        for i in range(self.units):
-            f = f + v[i] * torch.sigmoid(u[i] * z + b[i])
-        return f if a is None else f + a * z
+            f = torch.sigmoid(near[..., None] * u + b) @ v + bias
+        else:
+            # One unit at a time: no tensor of size z x units, except what autograd keeps.
+            f = bias.expand_as(z)
+            for i in range(self.units):
+                f = f + v[i] * torch.sigmoid(u[i] * near + b[i])
+        return f if a is None else f + scaled(z, a)
 
     def derivative(self, z: Tensor) -> Tensor:
         z = z.to(torch.promote_types(z.dtype, torch.float32))

@@ -4,7 +4,7 @@ from torch.nn.functional import softplus
 
 from uncork.functions._check import positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
-from uncork.ops.pointwise import Pointwise
+from uncork.ops.pointwise import Pointwise, scaled
 
 
 class Scale(AbstractMonotone):
@@ -27,7 +27,7 @@ class Scale(AbstractMonotone):
         return softplus(self.v)
 
     def forward(self, z: Tensor) -> Tensor:
-        return z * self._factor(z.dtype)
+        return scaled(z, self._factor(z.dtype))
 
     def derivative(self, z: Tensor) -> Tensor:
         return self._factor(z.dtype).expand_as(z)

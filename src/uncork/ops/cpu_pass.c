@@ -130,7 +130,8 @@ INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const flo
             int32_t i = index[j];
             if (sums) {
                 sums[2 * i] += g;
-                sums[2 * i + 1] += g * offset_in(z[j], i, half, step);
+                /* A word masked by z = -inf has no g, and zero times its offset would not be a number. */
+                if (g != 0.0f) sums[2 * i + 1] += g * offset_in(z[j], i, half, step);
             }
             z[j] = g * slope[i];
         }
@@ -144,7 +145,7 @@ INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const flo
             for (int64_t j = start; j < stop; j++) {
                 float g = a * e[j];
                 if (dense) g -= b * dense[j];
-                if (kind == SCALE) part += g * z[j];
+                if (kind == SCALE) part += g != 0.0f ? g * z[j] : 0.0f;
                 z[j] = g * factor;
             }
             along += part;

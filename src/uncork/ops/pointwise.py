@@ -82,13 +82,19 @@ def softcap_slope(z: Tensor, cap: float) -> Tensor:
     return 1.0 - torch.tanh(z / cap).square()
 
 
+def scaled(z: Tensor, a: Tensor) -> Tensor:
+    """a z. To the gradient of a, a word masked by z = -inf adds nothing: 0 times -inf would be NaN."""
+    finite = z.masked_fill(z.isinf(), 0.0)
+    return finite * a + (z - finite)
+
+
 def value(form: Pointwise, z: Tensor) -> Tensor:
     """f(z), differentiable by autograd."""
     match form.kind:
         case "identity":
             return z
         case "scale":
-            return z * form.tensors[0]
+            return scaled(z, form.tensors[0])
         case "sigsoftmax":
             return generalized_sigsoftmax(z, *form.constants)
         case "softcap":
@@ -113,10 +119,11 @@ def value_and_vjp(
             return z, lambda g: (g, [])
         case "scale":
             a = form.tensors[0]
-            along = lambda g: [(g * z).sum(dtype=torch.float64)] if tensors_need_grad else []
 
             def scale_vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
-                dtensors = along(g)  # before g is overwritten
+                dtensors = []
+                if tensors_need_grad:  # before g is overwritten; a masked word has no g, and 0 inf is NaN
+                    dtensors.append((g * z).masked_fill_(g == 0.0, 0.0).sum(dtype=torch.float64))
                 return g.mul_(a), dtensors
 
             return z * a, scale_vjp

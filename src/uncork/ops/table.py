@@ -59,7 +59,9 @@ def interval_sums(index: Tensor, offset: Tensor, grad: Tensor, intervals: int) -
     grad64 = grad.reshape(-1).to(torch.float64, copy=True)
     zeros = torch.zeros(intervals, dtype=torch.float64, device=grad.device)
     sum_grad = zeros.index_add(0, flat, grad64)
-    sum_offset = zeros.index_add_(0, flat, grad64.mul_(offset.reshape(-1)))
+    # A word masked by a logit of -inf has no gradient, and zero times its offset would be NaN.
+    masked = grad64 == 0.0
+    sum_offset = zeros.index_add_(0, flat, grad64.mul_(offset.reshape(-1)).masked_fill_(masked, 0.0))
     return sum_grad, sum_offset
 
 
