@@ -53,6 +53,38 @@ def test_the_readme_states_the_newest_cpu_benchmark():
         )
 
 
+EMBEDDED = {
+    "softmax": "softmax",
+    "sigsoftmax": "sigsoftmax",
+    "learned temperature": "temperature",
+    "PLIF from the identity": "plif",
+    "PLIF, the authors' start": "plif_authors",
+    "PLIF, random and frozen": "plif_frozen",
+    "monotone network": "monotone",
+    "MoS": "mos",
+    "MoS with PLIF, the authors' start": "mos_plif",
+}
+
+
+def test_the_embedded_table_is_that_of_the_committed_runs():
+    """Both files of these runs agree, and the table in docs/lm.md is made of them."""
+    truth = json.loads((ROOT / "results" / "embedded-truth.json").read_text())["runs"]
+    lines = (ROOT / "results" / "lm-embedded.jsonl").read_text().splitlines()
+    bundle = [json.loads(line) for line in lines]
+    perplexities = lambda runs: {(r["name"], r["seed"]): r["test_perplexity"] for r in runs}
+    assert perplexities(truth) == perplexities([run["result"] for run in bundle])
+    page = (ROOT / "docs" / "lm.md").read_text()
+    for label, name in EMBEDDED.items():
+        mine = [run for run in truth if run["name"] == f"embedded_{name}"]
+        cells = []
+        for key, factor, digits in (("test_perplexity", 1, 2), ("kl", 1, 3), ("mode_matching", 100, 1)):
+            values = [factor * run[key] for run in mine]
+            cells.append(f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}")
+        assert f"| {label} | {' | '.join(cells)} |" in page, label
+    entropies = {round(run["true_cross_entropy"], 3) for run in truth}
+    assert entropies == {3.315} and "3.315 nats" in page
+
+
 def test_the_kernels_page_states_the_newest_gpu_benchmark():
     newest = docs.newest(ROOT / "benchmarks" / "results")
     if newest is None:

@@ -141,23 +141,18 @@ def test_nonfinite_input_neither_crashes_nor_hides(backend, dtype, components, f
         assert found["loss"][2].isnan()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "function", [None, "sigsoftmax", "scale", "plif7", "plif1001", "network_skip", "network_exact"]
-)
-@over_backends
-def test_words_masked_by_a_bias_of_minus_infinity_do_not_exist(backend, function, dtype):
+def assert_masked_words_do_not_exist(backend, function, dtype, words):
     """The others share the mass, and gradients, a learned function's too, are those without these words."""
-    case = make_case((9,), 5, 31, function=function, dtype=dtype)
-    kept = torch.arange(31, device=case.bias.device) % 3 != 1
+    case = make_case((9,), 5, words, function=function, dtype=dtype)
+    kept = torch.arange(words, device=case.bias.device) % 3 != 1
     target = case.target.where(kept[case.target], 0)
 
     def gradients_of(weight, bias, target):
-        leaves = [t.detach().clone().requires_grad_() for t in (case.input, weight)]
+        leaves = [t.detach().clone().requires_grad_() for t in (case.input, weight, bias)]
         function = copy.deepcopy(case.function)
         with backend.on():
             loss = uncork.linear_cross_entropy(
-                *leaves, target, linear_bias=bias, function=function, backend=backend.name
+                *leaves[:2], target, linear_bias=leaves[2], function=function, backend=backend.name
             )
         parameters = [] if function is None else list(function.parameters())
         return loss, torch.autograd.grad(loss, [*leaves, *parameters])
@@ -167,9 +162,38 @@ def test_words_masked_by_a_bias_of_minus_infinity_do_not_exist(backend, function
     numbers = kept.cumsum(0) - 1
     right_loss, right = gradients_of(case.weight[kept], bias[kept], numbers[target])
     torch.testing.assert_close(loss, right_loss)
-    assert not found[1][~kept].any()
-    for got, expected in zip((found[0], found[1][kept], *found[2:]), right, strict=True):
+    assert not found[1][~kept].any() and not found[2][~kept].any()
+    shared = (found[0], found[1][kept], found[2][kept], *found[3:])
+    for got, expected in zip(shared, right, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("words", [31, 301])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "function", [None, "sigsoftmax", "scale", "plif7", "plif1001", "network_skip", "network_exact"]
+)
+@over_backends
+def test_words_masked_by_a_bias_of_minus_infinity_do_not_exist(backend, function, dtype, words):
+    assert_masked_words_do_not_exist(backend, function, dtype, words)
+
+
+@over_fused
+def test_the_table_of_a_bounded_network_falls_without_bound_and_so_masks(backend):
+    assert_masked_words_do_not_exist(backend, "network", torch.float32, 301)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@over_backends
+def test_a_bias_of_minus_infinity_under_a_cap(backend, dtype):
+    """f is bounded, so the word keeps some mass; its slope is 0 there, and no gradient is NaN."""
+    case = make_case((6,), words=9, function="softcap", dtype=dtype)
+    case.target = case.target % 8
+    with torch.no_grad():
+        case.bias[8] = -torch.inf
+    found = ours(case, backend)
+    assert all(torch.isfinite(g).all() for g in found.values())
+    assert not found["weight"][8].any()
 
 
 @pytest.mark.parametrize("function", [None, "plif7", "users_own"])

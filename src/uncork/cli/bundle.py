@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from uncork.recipes.bundle import bundle as write_bundle
+from uncork.recipes.bundle import report_bundle
 
 
 # Without it `uncork.cli.main` says what to install, and the annotations below stay text.
@@ -24,5 +24,4 @@ def bundle(
         runs: Run folders of `uncork train`, or folders of them.
         output: The .jsonl file to write.
     """
-    count, ended = write_bundle(runs, output)
-    print(f"{output}: {count} runs, {ended} of them ended")
+    report_bundle(runs, output)

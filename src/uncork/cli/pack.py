@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from uncork.lm.pack import pack as write
-from uncork.recipes.pack import describe, parse_bytes
+from uncork.recipes.pack import report_pack
 
 
 try:
@@ -23,5 +22,4 @@ def pack(run: Path, /, out: Annotated[Path, OUT], bytes: str = "60MiB") -> None:
         out: File to write.
         bytes: Its largest size. Where the run fits exactly, nothing is lost.
     """
-    note = write(run, out, parse_bytes(bytes))
-    print(f"{out}: {note['bytes']} bytes, {describe(note)}")
+    report_pack(run, out, bytes)

@@ -1,10 +1,9 @@
 """`uncork train`: run a recipe."""
 
-import sys
 from pathlib import Path
 
-from uncork.lm import Interrupted, train as run
 from uncork.recipes import build
+from uncork.recipes.front import report_training
 
 
 def train(
@@ -24,10 +23,4 @@ def train(
     """
     config = build(recipe, overrides)
     folder = Path("runs") / config.name if out is None else out
-    try:
-        result = run(config, folder, resume=resume)
-    except Interrupted as interruption:
-        print(f"uncork: {interruption}", file=sys.stderr)
-        return interruption.exit_code
-    print(f"{folder}: valid {result['valid_perplexity']:.2f}  test {result['test_perplexity']:.2f}")
-    return 0
+    return report_training(config, folder, resume)

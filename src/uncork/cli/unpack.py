@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from uncork.lm.pack import unpack as read
-from uncork.recipes.pack import describe
+from uncork.recipes.unpack import report_unpack
 
 
 def unpack(file: Path, /, out: Path) -> None:
@@ -13,4 +12,4 @@ def unpack(file: Path, /, out: Path) -> None:
         file: Packed run.
         out: New run folder.
     """
-    print(f"{out}: {describe(read(file, out))}")
+    report_unpack(file, out)

@@ -1,11 +1,10 @@
 """`python -m uncork.recipes RECIPE --out FOLDER`: training where only torch is installed."""
 
 import argparse
-import sys
 
-from uncork.lm import Interrupted, train
 from uncork.lm.interrupt import stop_without
 from uncork.recipes import build
+from uncork.recipes.front import exit_code, report_training
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,17 +17,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.parent is not None:
         stop_without(options.parent)
-    try:
-        config = build(options.recipe, tuple(options.overrides))
-        result = train(config, options.out, resume=options.resume)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"uncork: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as interruption:
-        print(f"uncork: {interruption}", file=sys.stderr)
-        return interruption.exit_code
-    print(f"valid {result['valid_perplexity']:.2f}  test {result['test_perplexity']:.2f}")
-    return 0
+    return exit_code(
+        lambda: report_training(build(options.recipe, tuple(options.overrides)), options.out, options.resume)
+    )
 
 
 if __name__ == "__main__":

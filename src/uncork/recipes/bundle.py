@@ -6,12 +6,12 @@ its recipe is stored too: recipes may change, and the file then still says what 
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from uncork.recipes.command import overrides
+from uncork.recipes.front import exit_code
 from uncork.results import find_runs, run_record, write_atomic
 
 
@@ -39,18 +39,19 @@ def _folders(run: Path) -> list[Path]:
     return find_runs(run)
 
 
+def report_bundle(runs: Iterable[Path], output: Path) -> int:
+    """Bundle, and say how many runs it were."""
+    count, ended = bundle(runs, output)
+    print(f"{output}: {count} runs, {ended} of them ended")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uncork.recipes.bundle", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
     parser.add_argument("-o", "--output", required=True, type=Path, help="the .jsonl file to write")
     options = parser.parse_args(arguments)
-    try:
-        count, ended = bundle(options.runs, options.output)
-    except (ValueError, OSError) as error:
-        print(f"uncork: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.output}: {count} runs, {ended} of them ended")
-    return 0
+    return exit_code(lambda: report_bundle(options.runs, options.output))
 
 
 if __name__ == "__main__":

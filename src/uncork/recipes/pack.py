@@ -2,10 +2,11 @@
 
 import argparse
 import re
-import sys
+from pathlib import Path
 from typing import Any
 
 from uncork.lm.pack import DEFAULT_BYTES, pack
+from uncork.recipes.front import exit_code
 
 
 UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -30,19 +31,20 @@ def describe(note: dict[str, Any]) -> str:
     return f"step {note['step']}, with loss: {', '.join(parts)}; largest relative error {errors:.2g}"
 
 
+def report_pack(run: str | Path, out: str | Path, size: str) -> int:
+    """Pack, and say what it came to."""
+    note = pack(run, out, parse_bytes(size))
+    print(f"{out}: {note['bytes']} bytes, {describe(note)}")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uncork.recipes.pack", description=__doc__)
     parser.add_argument("run", help="run folder")
     parser.add_argument("-o", "--out", required=True, help="file to write")
     parser.add_argument("--bytes", default=str(DEFAULT_BYTES), help="its largest size, such as 60MiB")
     options = parser.parse_args(arguments)
-    try:
-        note = pack(options.run, options.out, parse_bytes(options.bytes))
-    except (ValueError, TypeError, OSError) as error:
-        print(f"uncork: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.out}: {note['bytes']} bytes, {describe(note)}")
-    return 0
+    return exit_code(lambda: report_pack(options.run, options.out, options.bytes))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from uncork.lm.interrupt import StopRequest
 from uncork.lm.run_folder import check_folder
 from uncork.recipes.children import reason, start, was_stopped
+from uncork.recipes.front import exit_code
 from uncork.recipes.mps import shared_gpu
 from uncork.recipes.plan import plan
 from uncork.recipes.table import markdown, write_table
@@ -156,11 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="go on with the runs of this folder")
     parser.add_argument("--mps", action="store_true", help="let the runs share one NVIDIA GPU at once")
     options = vars(parser.parse_args(arguments))
-    try:
-        return sweep(options.pop("recipes"), options.pop("out"), **options)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"uncork: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: sweep(options.pop("recipes"), options.pop("out"), **options))
 
 
 if __name__ == "__main__":

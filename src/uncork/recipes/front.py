@@ -1,0 +1,27 @@
+"""What the commands share, with the command-line extra and without: how they end, and what they say."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from uncork.lm import Config, Interrupted, train
+
+
+def exit_code(action: Callable[[], int]) -> int:
+    """That of `action`, or 2 for bad input, with what was wrong on stderr."""
+    try:
+        return action()
+    except (ValueError, TypeError, OSError) as error:
+        print(f"uncork: {error}", file=sys.stderr)
+        return 2
+
+
+def report_training(config: Config, folder: str | Path, resume: bool) -> int:
+    """Train, and say what came out, or that it was stopped."""
+    try:
+        result = train(config, folder, resume=resume)
+    except Interrupted as interruption:
+        print(f"uncork: {interruption}", file=sys.stderr)
+        return interruption.exit_code
+    print(f"{folder}: valid {result['valid_perplexity']:.2f}  test {result['test_perplexity']:.2f}")
+    return 0
