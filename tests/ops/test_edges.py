@@ -141,26 +141,34 @@ def test_nonfinite_input_neither_crashes_nor_hides(backend, dtype, components, f
         assert found["loss"][2].isnan()
 
 
-def assert_masked_words_do_not_exist(backend, function, dtype, words):
+def assert_masked_words_do_not_exist(backend, function, dtype, words, components=None, dense=False):
     """The others share the mass, and gradients, a learned function's too, are those without these words."""
-    case = make_case((9,), 5, words, function=function, dtype=dtype)
+    case = make_case((9,), 5, words, components, function=function, dtype=dtype, dense=dense)
     kept = torch.arange(words, device=case.bias.device) % 3 != 1
-    target = case.target.where(kept[case.target], 0)
+    numbers = kept.cumsum(0) - 1
+    if dense:
+        target = case.target * kept / (case.target * kept).sum(-1, keepdim=True)
+        right_target = target[:, kept]
+    else:
+        target = case.target.where(kept[case.target], 0)
+        right_target = numbers[target]
 
     def gradients_of(weight, bias, target):
         leaves = [t.detach().clone().requires_grad_() for t in (case.input, weight, bias)]
         function = copy.deepcopy(case.function)
+        options = {"linear_bias": leaves[2], "function": function, "backend": backend.name}
         with backend.on():
-            loss = uncork.linear_cross_entropy(
-                *leaves[:2], target, linear_bias=leaves[2], function=function, backend=backend.name
-            )
+            if components is None:
+                loss = uncork.linear_cross_entropy(*leaves[:2], target, **options)
+            else:
+                prior = case.log_prior.detach()
+                loss = uncork.mixture_cross_entropy(leaves[0], prior, leaves[1], target, **options)
         parameters = [] if function is None else list(function.parameters())
         return loss, torch.autograd.grad(loss, [*leaves, *parameters])
 
     bias = torch.where(kept, case.bias.detach(), float("-inf"))
     loss, found = gradients_of(case.weight, bias, target)
-    numbers = kept.cumsum(0) - 1
-    right_loss, right = gradients_of(case.weight[kept], bias[kept], numbers[target])
+    right_loss, right = gradients_of(case.weight[kept], bias[kept], right_target)
     torch.testing.assert_close(loss, right_loss)
     assert not found[1][~kept].any() and not found[2][~kept].any()
     shared = (found[0], found[1][kept], found[2][kept], *found[3:])
@@ -176,6 +184,13 @@ def assert_masked_words_do_not_exist(backend, function, dtype, words):
 @over_backends
 def test_words_masked_by_a_bias_of_minus_infinity_do_not_exist(backend, function, dtype, words):
     assert_masked_words_do_not_exist(backend, function, dtype, words)
+
+
+@pytest.mark.parametrize(("components", "dense"), [(3, False), (3, True), (None, True)])
+@pytest.mark.parametrize("function", [None, "scale", "plif7"])
+@over_backends
+def test_they_do_not_under_mixtures_and_distributions_either(backend, function, components, dense):
+    assert_masked_words_do_not_exist(backend, function, torch.float32, 31, components, dense)
 
 
 @over_fused

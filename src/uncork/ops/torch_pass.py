@@ -156,7 +156,8 @@ def _distribution(
         scaled_NV = q_NV * row_scale_N[:, None]
         pull_NKV = scaled_NV[:, None]
         if joint_NKV.shape[1] > 1:
-            pull_NKV = joint_NKV.softmax(1).mul_(pull_NKV)
+            # No weight, no pull: a word masked by -inf in all components has no responsibilities.
+            pull_NKV = joint_NKV.softmax(1).mul_(pull_NKV).masked_fill_(pull_NKV == 0.0, 0.0)
         return pull_NKV.sum(-1), lambda g_NKV: g_NKV.sub_(pull_NKV)
 
     return loss_N, pull
