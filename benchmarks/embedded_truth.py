@@ -1,7 +1,7 @@
 """Runs on the embedded corpus against the process its text was drawn from, which is known.
 
 `python benchmarks/embedded_truth.py runs/embedded --out results` reads finished run folders and writes
-`embedded-truth.json`: for each run its test perplexity, the KL divergence from the true distributions over
+`embedded/truth.json`: for each run its test perplexity, the KL divergence from the true distributions over
 the test text, and how often the likeliest word is the true one.
 """
 
@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     records = [measure(folder) for folder in find_runs(options.runs)]
     records.sort(key=lambda record: (record["name"], record["seed"]))
-    write_json(options.out / "embedded-truth.json", {"provenance": provenance(), "runs": records})
+    write_json(options.out / "embedded" / "truth.json", {"provenance": provenance(), "runs": records})
     for record in records:
         print(
             f"{record['name']} {record['seed']}: KL {record['kl']:.3f}, modes {record['mode_matching']:.1%}"

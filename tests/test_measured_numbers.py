@@ -68,7 +68,7 @@ EMBEDDED = {
 
 def test_the_embedded_table_is_that_of_the_committed_runs():
     """Both files of these runs agree, and the table in docs/lm.md is made of them."""
-    truth = json.loads((ROOT / "results" / "embedded-truth.json").read_text())["runs"]
+    truth = json.loads((ROOT / "results" / "embedded" / "truth.json").read_text())["runs"]
     lines = (ROOT / "results" / "lm-embedded.jsonl").read_text().splitlines()
     bundle = [json.loads(line) for line in lines]
     perplexities = lambda runs: {(r["name"], r["seed"]): r["test_perplexity"] for r in runs}
