@@ -229,17 +229,15 @@ def test_bfloat16_in_several_chunks(function):
     """4096 x 20011 logits in bfloat16 take 156 MiB: with 32 MiB to use, the loss is as accurate as torch."""
     tokens, words = 4096, 20_011
     case = make_case((tokens,), 64, words, function=function, dtype=torch.bfloat16, reduction="none")
-    results = {}
     for chunk in (32 * 2**20, 2**33):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         with TRITON.on(chunk):
-            results[chunk] = gradients(our_loss(case, "triton"), case)
+            gradients(our_loss(case, "triton"), case)
         extra = torch.cuda.max_memory_allocated() - before
         assert (extra < 2 * tokens * words) == (chunk < 2**33), f"{extra / 2**20:.0f} MiB"
-    assert_same(results[32 * 2**20], results[2**33], rtol=1e-2, atol=1e-5)
-    assert_as_accurate_as_torch(case, TRITON, chunk=32 * 2**20)
+        assert_as_accurate_as_torch(case, TRITON, chunk=chunk)
 
 
 @pytest.mark.parametrize("knots", [2, 100, 1_000, 100_000, 1_000_000])
@@ -271,7 +269,9 @@ def test_more_logits_than_32_bits_can_count(function):
         expected = gradients(our_loss(case, "triton"), case)
     assert_same(found, expected, rtol=1e-2, atol=1e-5)
     torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found["input"], expected["input"])
+    # Row by row: a wrong index would spoil whole rows, while one number of a row may cancel to nothing.
+    apart_N = (found["input"] - expected["input"]).float().norm(dim=1)
+    assert (apart_N <= 1e-2 * expected["input"].float().norm(dim=1)).all()
 
 
 @pytest.mark.parametrize("components", [None, 3])

@@ -124,7 +124,7 @@ def _run(
     narrow = chunk_pass.narrow_sums and not (length < tokens and fits)
     outcome = _allocate(problem, needs, narrow)
     weight_VD = matmul.widened(problem.weight_VD)
-    buffer_RV = problem.latent_NKD.new_empty(length * components, words, dtype=chunk_pass.logits_dtype)
+    buffer_RV = _buffer(problem, length * components, chunk_pass)
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
     for start in range(0, tokens, length):
@@ -132,7 +132,9 @@ def _run(
         count = len(part.latent_NKD)
         x_RD = matmul.widened(part.latent_NKD).reshape(count * components, -1)
         logits_RV = matmul.logits(x_RD, weight_VD, part.bias_V, part_of(buffer_RV, 0, count * components))
-        logits_NKV = logits_RV.view(count, components, words)
+        # Not a view: of a dimension of one that would forget how far rows are apart.
+        pitch = logits_RV.stride(0)
+        logits_NKV = logits_RV.as_strided((count, components, words), (components * pitch, pitch, 1))
         nonfinite.check(logits_NKV, start)
         scale_N = None if row_scale_N is None else part_of(row_scale_N, start, start + count)
         result = chunk_pass.run(part, logits_NKV, scale_N)
@@ -164,6 +166,14 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     whole = most // TILE * TILE or most
     length = -(-tokens // -(-tokens // whole))
     return min(-(-length // TILE) * TILE, most)
+
+
+def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass) -> Tensor:
+    """Room for a chunk's logits, each row as far from the last as the pass likes it."""
+    dtype, words = chunk_pass.logits_dtype, len(problem.weight_VD)
+    per_row = -(-words * dtype.itemsize // chunk_pass.row_bytes) * chunk_pass.row_bytes
+    held = problem.latent_NKD.new_empty(rows, per_row // dtype.itemsize, dtype=dtype)
+    return held if held.shape[1] == words else held[:, :words]
 
 
 def _allocate(problem: Problem, needs: Needs, narrow: bool) -> Outcome:

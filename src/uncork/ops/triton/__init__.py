@@ -6,9 +6,13 @@ import os
 import torch
 
 
+# Asked once: inside a function, torch.compile could not trace the question.
+INSTALLED = importlib.util.find_spec("triton") is not None
+
+
 def available(device: torch.device) -> str:
     """Empty if the kernels can run on `device`, else the reason they cannot."""
-    if importlib.util.find_spec("triton") is None:
+    if not INSTALLED:
         return "Triton is not installed"
     if device.type == "cuda":
         return ""

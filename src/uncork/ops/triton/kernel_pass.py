@@ -26,6 +26,7 @@ class KernelPass(AbstractPass):
     """
 
     narrow_sums = True
+    row_bytes = 16
 
     def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         form = problem.form
