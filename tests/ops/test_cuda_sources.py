@@ -135,7 +135,7 @@ def test_sums(kernel, kind, intervals):
     slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
     values = np.concatenate([[0.0], np.cumsum(slopes * (2 * BOUND / intervals))]) - BOUND
     target = np.array([5, -100, 17])
-    weight, scale = random.random(WORDS) + 0.5, np.array([0.5, 0.25, 0.3])
+    weight, scale = random.random(WORDS) + 0.5, np.array([0.5, 0.25, -0.3])
     problem = (logits(kind), values, target, weight, scale, 0.01)
     expected = right(*problem)
     sums = found(kernel, *problem, expected)

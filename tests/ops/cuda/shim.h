@@ -121,6 +121,7 @@ static inline float __fadd_rd(float a, float b) {
     const float sum = (float)((double)a + b);
     return (double)sum > (double)a + b ? std::nextafterf(sum, -INFINITY) : sum;
 }
+static inline int __float2int_rn(float f) { return (int)std::nearbyintf(f); }
 #define __expf expf
 static inline int __clz(int v) { return __builtin_clz(v); }
 template <typename T> static inline T __ldg(const T *p) { return *p; }

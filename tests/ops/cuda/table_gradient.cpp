@@ -1,7 +1,7 @@
 /* Runs table_gradient for every block; the test puts the source into the folder it compiles in. */
 #include "shim.h"
 
-static float held[2 * WINDOW];
+static unsigned held[2 * WINDOW];
 #include "kernel.cu"
 
 extern "C" void run(const float *z, const float *given, const long long *target, const float *weight,

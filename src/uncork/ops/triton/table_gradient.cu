@@ -5,6 +5,11 @@
  * warps do not wait for each other. What falls outside the window goes to pairs of sums in global memory. `t` stays
  * in [0, 1]; what is left of an offset beyond the table's ends has two sums of its own, in double.
  *
+ * Shared memory adds integers natively, but floats by a loop of compare and swap. So the sums are integers, in units
+ * of 2^-FINE of the largest factor of the block's rows: finer than the float32 rounding of a probability of 1e-4. Each
+ * is the low 32 bits of a number that would need more, starting at their middle; the few adds that wrap around, and
+ * those of 2^31 units or more, go to the sums in global memory, which are floats.
+ *
  * The target is a word; a distribution, `dense`; or a distribution under a mixture, of which `dense` and `tops` hold two
  * numbers per word: see dense_kernels.py.
  *
@@ -19,13 +24,16 @@
 #define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency */
 #endif
 #define TILE (EACH * THREADS)
+#define FINE 38
+#define MIDDLE 0x80000000u
+#define ALL 0xffffffffu
 
 __device__ __forceinline__ void put(float *out, float v) { *out = v; }
 __device__ __forceinline__ void put(__nv_bfloat16 *out, float v) { *out = __float2bfloat16(v); }
 __device__ __forceinline__ void put(__half *out, float v) { *out = __float2half(v); }
 
 __device__ __forceinline__ float warp_sum(float v) {
-    for (int lane = 16; lane > 0; lane >>= 1) v += __shfl_xor_sync(0xffffffffu, v, lane);
+    for (int lane = 16; lane > 0; lane >>= 1) v += __shfl_xor_sync(ALL, v, lane);
     return v;
 }
 
@@ -36,6 +44,27 @@ __device__ __forceinline__ void add_pair(float2 *to, float a, float b) {
     atomicAdd(&to->x, a);
     atomicAdd(&to->y, b);
 #endif
+}
+
+/* Units per 1, from the rows of this block: 0 if they have no gradient. */
+__device__ float unit_scale(const float *factors, const float *shares, int rows) {
+    __shared__ float largest[THREADS / 32];
+    float most = 0.0f;
+    for (int row = blockIdx.x + threadIdx.x * gridDim.x; row < rows; row += THREADS * gridDim.x)
+        most = fmaxf(most, fmaxf(fabsf(factors[row]), fabsf(shares[row])));
+    for (int lane = 16; lane > 0; lane >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL, most, lane));
+    if ((threadIdx.x & 31) == 0) largest[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int warp = 0; warp < THREADS / 32; warp++) most = fmaxf(most, largest[warp]);
+    /* Below 2^-80 the scale would not be a float, nor anything it measures one that matters. */
+    return most > 0.0f ? (float)(1ll << FINE) / fmaxf(most, 8.3e-25f) : 0.0f;
+}
+
+/* Adds to a sum modulo 2^32; 1 or -1 if it wrapped. */
+__device__ __forceinline__ float add_units(unsigned *sum, float units) {
+    const int v = __float2int_rn(units);
+    const unsigned old = atomicAdd(sum, (unsigned)v), now = old + (unsigned)v;
+    return v >= 0 ? (now < old ? 1.0f : 0.0f) : (now > old ? -1.0f : 0.0f);
 }
 
 __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int first, int words) {
@@ -49,13 +78,14 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                const float *tops, const float *stats, const float2 *pairs, const int *window, float *staging, float2 *spill,
                double *beyond, int rows, int components, int words, int intervals, int width, int copies, int is_dense,
                int first_chunk, double bound_) {
-    extern __shared__ float held[];
+    extern __shared__ unsigned held[];
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
     const int origin = *window, tiles = (words + TILE - 1) / TILE;
-    float *mine = held + (threadIdx.x / 32 % copies) * width;
-    for (int i = threadIdx.x; i < width * copies; i += THREADS) held[i] = 0.0f;
-    __syncthreads();
+    unsigned *mine = held + (threadIdx.x / 32 % copies) * width;
+    for (int i = threadIdx.x; i < width * copies; i += THREADS) held[i] = MIDDLE;
+    const float per_unit = unit_scale(stats + 2 * rows, stats + 3 * rows, rows); /* its barrier is ours too */
+    const float unit = per_unit > 0.0f ? 1.0f / per_unit : 0.0f, wrap = 4294967296.0f * unit;
 
     float ahead[EACH]; /* the next tile is on its way while this one is worked on */
     if (blockIdx.x < rows) read_tile(ahead, z + (long long)blockIdx.x * z_stride, threadIdx.x, words);
@@ -100,19 +130,21 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 float right = g * t, left = g - right;
                 if (g != 0.0f && fabsf(x[q]) > bound) /* 0 times minus infinity is no number */
                     atomicAdd(beyond + (offset > 0.0f), (double)g * (offset - t * step));
-                if (__all_sync(0xffffffffu, i == __shfl_sync(0xffffffffu, i, 0))) {
+                if (__all_sync(ALL, i == __shfl_sync(ALL, i, 0))) {
                     /* One knot takes the whole warp: add it up first. */
                     left = warp_sum(left);
                     right = warp_sum(right);
                     if ((threadIdx.x & 31) != 0) continue;
                 }
                 const unsigned place = i - origin;
-                if (place < width - 1u) { /* unsigned: the interval left of the window is far to the right */
-                    atomicAdd(mine + place, left);
-                    atomicAdd(mine + place + 1, right);
-                } else {
-                    add_pair(spill + i, left, right);
+                /* Unsigned: the interval left of the window is far to the right. Not so written that NaN passes. */
+                const bool small = (fabsf(left) + fabsf(right)) * per_unit < 2147483000.0f;
+                if (small && place < width - 1u) {
+                    left = wrap * add_units(mine + place, left * per_unit);
+                    right = wrap * add_units(mine + place + 1, right * per_unit);
+                    if (left == 0.0f && right == 0.0f) continue;
                 }
+                add_pair(spill + i, left, right);
             }
         }
     }
@@ -120,7 +152,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     float *total = staging + (long long)blockIdx.x * width;
     for (int i = threadIdx.x; i < width; i += THREADS) {
         float sum = first_chunk ? 0.0f : total[i];
-        for (int copy = 0; copy < copies; copy++) sum += held[copy * width + i];
+        for (int copy = 0; copy < copies; copy++) sum += unit * (float)(int)(held[copy * width + i] - MIDDLE);
         total[i] = sum;
     }
 }

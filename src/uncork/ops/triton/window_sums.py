@@ -80,7 +80,7 @@ class SharedSums(WindowSums):
     staged_pairs = False
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 4
+        room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
         room = min(WINDOW, room)
         super().__init__(intervals, bound, min(intervals + 1, room), device)
         self.copies = min(32, room // self.width)
