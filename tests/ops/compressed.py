@@ -30,7 +30,7 @@ def compress(values: np.ndarray, bound: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read(codes: np.ndarray, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values and slopes of log2(e) f, float32 arithmetic as in the kernel; the slope is NaN where it is not held."""
+    """Values and slopes of log2(e) f, in float32 as in the kernel; the slope is NaN where it is not held."""
     codes, bases = codes.view(np.uint32), np.repeat(bases.view(np.uint32), GROUP)
     slope = np.abs(((codes << np.uint32(21)) | (codes >> np.uint32(11))).view(np.float32))
     above = ((bases << np.uint32(23)) | (codes & np.uint32(0x7FFC00))).view(np.float32)

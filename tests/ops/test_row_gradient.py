@@ -1,4 +1,4 @@
-"""dL/dz from a compressed table: the CUDA source as C++ on a CPU, in the logits' own memory, against float64."""
+"""dL/dz from a compressed table: the CUDA source as C++ on a CPU, in the logits' memory, against float64."""
 
 import ctypes
 import subprocess
@@ -16,8 +16,7 @@ ROWS, WORDS, BLOCKS, THREADS, WINDOW = 5, 9001, 2, 64, 56_320
 TILE = 8 * THREADS
 TARGET = np.array([0, TILE - 1, -100, TILE, WORDS - 1])
 DTYPES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # and half their spacing at 1
-over_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-over_pitches = pytest.mark.parametrize("pitch", [WORDS, 9008], ids=["packed", "aligned"])
+PACKED, ALIGNED = WORDS, 9008  # numbers from one row's start to the next
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +103,11 @@ def clear_of_knots(z, intervals):
     return np.abs(position - np.round(position)) > 2.0 * np.spacing(np.float32(intervals))
 
 
-@over_pitches
-@over_dtypes
+@pytest.mark.parametrize(
+    ("dtype", "pitch"),
+    [(torch.bfloat16, ALIGNED), (torch.bfloat16, PACKED), (torch.float16, ALIGNED)],
+    ids=["bfloat16", "bfloat16-packed", "float16"],
+)
 @pytest.mark.parametrize("intervals", [40_000, 100_000, 99_999, 1_000_000])
 @pytest.mark.parametrize("kind", ["narrow", "wide", "beyond", "outside", "masked"])
 @pytest.mark.parametrize("table", ["random", "learned", "steep", "falling"])
@@ -114,8 +116,8 @@ def test_gradient(library, table, kind, intervals, dtype, pitch):
     dz = found(library, z, values, expected, share, factor, dtype, pitch)
     clear = clear_of_knots(z, intervals)
     assert clear.mean() > 0.5
-    # Half a step of the dtype; the slope's 2^-12 and the value's 2^-13 log 2; and what float32 knows of f: the
-    # logit and the knots to their spacing, times the slope, and f itself to its own.
+    # Half a step of the dtype; the slope's 2^-12 and the value's 2^-13 log 2; and what float32 knows of f:
+    # the logit and the knots to their spacing, times the slope, and f itself to its own.
     index = np.clip(np.floor((z + BOUND) * (intervals / (2 * BOUND))), 0, intervals - 1).astype(int)
     steep = np.abs(np.diff(values) * (intervals / (2 * BOUND)))[index]
     far = np.where(np.isfinite(z), np.abs(z), 0.0)
@@ -130,7 +132,7 @@ def test_gradient(library, table, kind, intervals, dtype, pitch):
         assert (dz[np.isinf(z)] == 0.0).all()
 
 
-@over_dtypes
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("table", ["random", "learned"])
 @pytest.mark.parametrize("kind", ["narrow", "wide"])
 def test_rounding_the_result_hides_the_table(library, kind, table, dtype):
@@ -139,15 +141,14 @@ def test_rounding_the_result_hides_the_table(library, kind, table, dtype):
     factor, share = 256.0 * factor, 256.0 * share  # where float16 has all its bits
     exact = 256.0 * expected.dz
     keep = clear_of_knots(z, 100_000) & (np.abs(exact) > 1e-4) & (np.abs(exact) < 6e4)
-    dz = found(library, z, values, expected, share, factor, dtype, 9008)
+    dz = found(library, z, values, expected, share, factor, dtype, ALIGNED)
     rounded = torch.from_numpy(exact).to(dtype).double().numpy()
     error, unavoidable = (x[keep] / exact[keep] - 1.0 for x in (dz, rounded))
     ratio = np.sqrt(np.mean(error**2) / np.mean(unavoidable**2))
-    print("RATIO", kind, table, dtype, ratio, np.sqrt(np.mean(error**2)), np.abs(error).max(), np.abs(unavoidable).max())
-    assert ratio <= {torch.bfloat16: 1.005, torch.float16: 1.25}[dtype]
+    assert ratio <= {torch.bfloat16: 1.003, torch.float16: 1.13}[dtype]
 
 
-@over_pitches
+@pytest.mark.parametrize("pitch", [PACKED, ALIGNED], ids=["packed", "aligned"])
 def test_what_is_no_number_stays_none(library, pitch):
     """A logit of NaN, or infinite, has a gradient of NaN; so has a row whose sum is NaN, but not the next."""
     z, values, expected, share, factor = problem("narrow", "random", 100_000)

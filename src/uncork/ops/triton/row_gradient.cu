@@ -3,18 +3,19 @@
  *
  * The window holds 4 bytes per interval, a code, and 4 per GROUP of 32 of them, a base; row_gradient.py builds both for
  * log2(e) f, so that exp(f) is a power of 2. With the bits of a code turned left by 21, its absolute value is the
- * slope; its bits 22 to 10, under the exponent in the base's last 8 bits, are what a value is above the base: the one
- * at the left knot, or where the number of intervals is odd, and 0 is no knot, that in the middle. No bit is cleared first: the slope was rounded, and the base chosen, knowing the others. The slope is right to
- * 2^-12, the value to 2^-13 of its rise over the group or to float32.
+ * slope; its bits 22 to 10, under the exponent in the base's last 8 bits, are what a value is above the base: the one at
+ * the left knot, or in the middle where the number of intervals is odd and 0 is no knot. No bit is cleared first: the
+ * slope was rounded, and the base chosen, knowing the others. The slope is right to 2^-12, the value to 2^-13 of its
+ * rise over the group, or to float32.
  *
  * An interval for which this is too coarse has a code whose slope is NaN: the first and the last, where f goes on
  * without end, and those too steep. So has the place that stands for everything outside the window. A gradient that
  * is NaN is computed again, from the table in global memory; and so is that of the target word.
  *
- * The gradient lies on the logits' memory: a thread may write only what every thread has read. Tile i is the logits from
- * i TILE on, whichever of them a thread takes. Its gradient has half their bytes and covers logits of tile i/2, read in
- * iteration i/2 - 1 or before. Between that and the writing in iteration i lies the barrier of iteration 2^n - 1, the
- * last one up to i: it comes after the reading in iteration 2^n - 2, of tile 2^n - 1 >= i/2. Tile 0 is read before the row.
+ * The gradient lies on the logits' memory: a thread may write only what every thread has read. Tile i is the logits
+ * from i TILE on, whichever of them a thread takes. Its gradient has half their bytes and covers logits of tile i/2.
+ * Tile 0 is read before the row, tile j in iteration j - 1, behind its barrier. The last barrier before i is written is
+ * that of iteration 2^n - 1 <= i < 2^(n+1) - 1; tiles up to 2^n - 1 >= i/2 have been read there.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,7 +24,7 @@
 #define THREADS 1024
 #endif
 #ifndef EACH
-#define EACH 8 /* logits per thread and tile, on their way while the last ones are worked on */
+#define EACH 8 /* logits per thread and tile, on their way while the last ones are worked on; a multiple of 4 */
 #endif
 #define TILE (EACH * THREADS)
 #define GROUP 32
@@ -74,7 +75,8 @@ __device__ __forceinline__ unsigned two(const __half *, float a, float b) {
     return *(const unsigned *)&both;
 }
 
-/* Where in a tile a thread's logits are; WIDE: four neighbours at a time, of rows that start at multiples of 16 bytes. */
+/* Where in a tile a thread's logits are. WIDE: four neighbours at a time, of rows that start at multiples of 16
+ * bytes. */
 template <bool WIDE> __device__ __forceinline__ int place_of(int q) {
     return WIDE ? (q & ~3) * THREADS + 4 * threadIdx.x + (q & 3) : q * THREADS + threadIdx.x;
 }
@@ -83,7 +85,8 @@ template <bool WIDE> __device__ __forceinline__ bool is_mine(int place) {
     return (unsigned)place < TILE && (WIDE ? place / 4 : place) % THREADS == threadIdx.x;
 }
 
-template <bool WIDE> __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int start, int words) {
+template <bool WIDE>
+__device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int start, int words) {
 #pragma unroll
     for (int q = 0; q < EACH; q += WIDE ? 4 : 1) {
         const int j = start + place_of<WIDE>(q);
@@ -171,8 +174,9 @@ row_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long lo
 #pragma unroll
             for (int q = 0; q < EACH; q++) x[q] = ahead[q];
             if ((tile & (tile + 1)) == 0) __syncthreads();
-            const int from = tile + 1 < tiles ? index : next_index;
-            if (from >= 0) read_tile<WIDE>(ahead, z + (long long)from * z_stride, tile + 1 < tiles ? start + TILE : 0, words);
+            const bool more = tile + 1 < tiles;
+            const int from = more ? index : next_index;
+            if (from >= 0) read_tile<WIDE>(ahead, z + (long long)from * z_stride, more ? start + TILE : 0, words);
             const int word = row.word - start;
             float sum = 0.0f; /* NaN if one of them is */
 #pragma unroll
