@@ -3,6 +3,7 @@
 Counted without a GPU, on fake tensors that say they are on one; kernels are counted instead of launched.
 """
 
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -84,3 +85,32 @@ def test_forward_and_backward(launches, function, components, operations, kernel
     assert counted["aten.mm.out"] + counted["aten.mm.default"] >= 2  # it did run
     assert counted.total() <= operations, counted
     assert len(launches) <= kernels, launches
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_long_rows_under_a_table(launches, dtype, monkeypatch):
+    """In half precision dL/dz has a kernel of its own; each kernel in CUDA gets the arguments it takes."""
+    from uncork.ops.triton import nvrtc, row_gradient, window_sums
+
+    def compiled(source, *_):
+        parameters = re.search(r"__global__[^(]*\([^)]*\)\s*\w+\(([^)]*)\)", source.read_text()).group(1)
+
+        def launch(grid, block, arguments, shared_mem):
+            assert len(arguments) == len(parameters.split(",")), source
+            assert block == (1024, 1, 1) and grid == (132, 1, 1) and shared_mem <= 232_448
+            launches.append(source.stem)
+
+        return launch
+
+    monkeypatch.setattr(nvrtc, "compiled", compiled)
+    for module, name in ((window_sums, "_count_kernel"), (row_gradient, "_kernel")):
+        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)  # not kept for other tests
+    with FakeTensorMode(), uncork.chunk_bytes(256 * 40_000 * 4):
+        x, weight = (torch.empty(n, 64, dtype=dtype).requires_grad_() for n in (512, 40_000))
+        target = torch.empty(512, dtype=torch.int64)
+        loss = uncork.linear_cross_entropy(x, weight, target, function=functions.PLIF(), backend="triton")
+        loss.backward()
+    each_chunk = ["table_counts", "token_kernel"] + ["row_gradient"] * (dtype != torch.float32)
+    known = {"table_counts", "token_kernel", "row_gradient"}
+    assert [name for name in launches if name in known] == each_chunk * 2
+    assert launches.count("compress_kernel") == (dtype != torch.float32)

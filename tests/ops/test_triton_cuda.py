@@ -240,6 +240,47 @@ def test_bfloat16_in_several_chunks(function):
         assert_as_accurate_as_torch(case, TRITON, chunk=chunk)
 
 
+LONG_OPTIONS = {
+    "plain": {},
+    "all": {"weight": True, "z_loss": 0.1, "ignore_index": 3, "reduction": "none"},
+    "wide": {"spread": 8.0},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("words", [40_003, 40_960])
+@pytest.mark.parametrize("option", LONG_OPTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("function", ["plif1e5", "network"])
+def test_long_rows_under_a_table(function, dtype, option, words, waiting_is_an_error):
+    """Rows that are counted, and in half precision take dL/dz from a compressed table."""
+    case = make_case((300,), 16, words, function=function, dtype=dtype, **LONG_OPTIONS[option])
+    case.target[::7] = 3
+    chunk = 170 * words * 4
+    assert_as_accurate_as_torch(case, TRITON, chunk=chunk)
+    expected = ours(case, TRITON)
+    with TRITON.on(chunk), waiting_is_an_error:
+        found = gradients(our_loss(case, "triton"), case)
+    assert_same(found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=lambda d: str(d)[6:])
+def test_a_graph_of_long_rows_under_a_table(dtype):
+    """The window of the compressed table follows the logits of each replay."""
+    torch.manual_seed(0)
+    head = MonotonicHead(D, 40_003, PLIF(100_000, 20.0, "random", seed=0)).to(DEVICE, dtype)
+    hidden, target = batch(0, dtype=dtype)
+    hidden.requires_grad_()
+    graph, results = captured(head, hidden, target)
+    for shift in (0.0, 6.0):
+        with torch.no_grad():
+            hidden.copy_(batch(1, dtype=dtype)[0])
+            head.bias.fill_(shift)
+        graph.replay()
+        replayed = {key: value.clone() for key, value in results.items()}
+        assert_same(replayed, step(head, head, hidden, target), rtol=1e-2, atol=1e-6)
+
+
 @pytest.mark.parametrize("knots", [2, 100, 1_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("equal", [False, True], ids=["spread", "equal"])
 def test_contention_at_a_real_size(equal, knots):

@@ -1,10 +1,12 @@
 """The kernels that build a table and collect its gradient, against plain torch in float64."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import softplus
 
 from tests.backends import DEVICE, TRITON
+from tests.ops import compressed
 
 
 pytestmark = pytest.mark.skipif(
@@ -42,6 +44,38 @@ def test_knot_values_have_second_derivatives():
     torch.manual_seed(0)
     v = torch.randn(5, dtype=torch.float64, device=DEVICE, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda v: knot_values(v, 2.0), v)
+
+
+@pytest.mark.parametrize("bound", [20.0, 1.3])
+@pytest.mark.parametrize("intervals", [2, 3, 127, 5000, 5001])
+def test_a_compressed_table_is_read_back(intervals, bound):
+    """Slopes to 2^-12 and values to 2^-13 of their group's rise, unless they are marked as not held."""
+    from uncork.ops.triton.row_gradient import compress
+
+    random = np.random.default_rng(0)
+    slopes = 10.0 ** random.uniform(-6.0, 3.0, intervals)
+    slopes[random.random(intervals) < 0.1] = 0.0
+    slopes[random.random(intervals) < 0.01] *= -1.0
+    slopes[intervals // 2 :] = np.minimum(slopes[intervals // 2 :], 2.0)
+    step = 2.0 * bound / intervals
+    knots = np.concatenate([[0.0], np.cumsum(slopes * step)]) - bound
+    codes, bases = (x.cpu().numpy() for x in compress(torch.from_numpy(knots).to(DEVICE), bound))
+    assert len(codes) % 128 == 0 and len(bases) == len(codes) // 32
+    value, slope = (x.astype(float) / np.log2(np.e) for x in compressed.read(codes, bases))
+    held = ~np.isnan(slope)
+    assert not held[[0, intervals - 1]].any() and not held[intervals:].any()
+    value, slope, held = value[:intervals], slope[:intervals], held[:intervals]
+    assert not (held & (slopes < 0)).any()
+    right = knots[:-1] + (0.5 * slopes * step if intervals % 2 else 0.0)
+    groups = np.array_split(right, range(32, intervals, 32))
+    rise = np.repeat([np.ptp(part) for part in groups], [len(part) for part in groups])
+    # Between the powers of 2 a unit is up to twice as coarse; float32 has its own.
+    allowed = 2.0**-13 * rise * 1.02 + 4e-7 * np.abs(right)
+    assert (np.abs(value - right) <= allowed)[held].all()
+    assert (np.abs(slope - np.abs(slopes)) <= 1.001 * 2.0**-12 * slopes + 1e-38)[held].all()
+    # Held is all but what falls, the ends, and groups that rise by 2 units of log2(e) f or so.
+    inner = (np.arange(intervals) > 0) & (np.arange(intervals) < intervals - 1)
+    assert held[inner & (slopes >= 0) & (1.01 * rise + 2.0**-11 * np.abs(right) < 1.38)].all()
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0])

@@ -6,6 +6,7 @@
  * barriers are not found.
  */
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -135,8 +136,37 @@ static inline long long min(long long a, long long b) { return a < b ? a : b; }
 static inline long long max(long long a, long long b) { return a > b ? a : b; }
 using std::isnan;
 
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+
+/* -- several numbers at a time -- */
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+template <typename T> static inline T __ldcs(const T *p) {
+    if ((uintptr_t)p % alignof(T)) abort(); /* a GPU would stop */
+    return *p;
+}
+
 /* -- low precisions: the kernels only write them -- */
-struct __nv_bfloat16 { float v; };
-struct __half { float v; };
-static inline __nv_bfloat16 __float2bfloat16(float v) { return {v}; }
-static inline __half __float2half(float v) { return {v}; }
+struct __nv_bfloat16 { uint16_t bits; };
+struct __half { uint16_t bits; };
+struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct __half2 { __half x, y; };
+static inline __nv_bfloat16 __float2bfloat16(float v) {
+    const unsigned bits = __float_as_uint(v);
+    return {(uint16_t)(isnan(v) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+static inline __half __float2half(float v) {
+    const unsigned sign = std::signbit(v) ? 0x8000 : 0;
+    if (isnan(v)) return {0x7fff};
+    const int exponent = v == 0.0f || std::isinf(v) ? -14 : std::max(std::ilogb(v), -14);
+    const double units = std::nearbyint(std::ldexp(std::fabs((double)v), 10 - exponent)); /* of the last bit */
+    const double bits = units + 1024.0 * (exponent + 14);
+    return {(uint16_t)(sign | (unsigned)std::fmin(bits, 0x7c00))};
+}
+static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+    return {__float2bfloat16(a), __float2bfloat16(b)};
+}
+static inline __half2 __floats2half2_rn(float a, float b) { return {__float2half(a), __float2half(b)}; }

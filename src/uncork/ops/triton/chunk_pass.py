@@ -9,6 +9,7 @@ from uncork.ops.triton import kernel_pass, kernels
 from uncork.ops.triton.dense_mixture import DenseMixturePass
 from uncork.ops.triton.functions import INCREASING, KINDS
 from uncork.ops.triton.kernel_pass import KernelPass, launch_shape, narrow_view, power_of_two
+from uncork.ops.triton.row_gradient import DTYPES, RowGradient
 
 
 def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
@@ -33,6 +34,10 @@ class TritonPass(KernelPass):
         long = dtype == torch.bfloat16 and len(problem.weight_VD) > kernel_pass.SHORT_ROW
         worth = long or (components > 1 and dtype != torch.float16)
         self.fold = worth and self.form.kind in INCREASING and problem.one_word
+        self.row_gradient: RowGradient | None = None
+        if self.sums is not None and self.sums.way == "before" and dtype in DTYPES:
+            assert self.parameter is not None
+            self.row_gradient = RowGradient(self.form.tensors[0], self.parameter, self.form.constants[0])
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         tokens, components, words = logits_NKV.shape
@@ -43,6 +48,8 @@ class TritonPass(KernelPass):
         # A kernel needs some pointer in place of what it does not touch: the losses serve.
         unused = loss_N
         way = None if self.sums is None or not want_gradient or not tokens else self.sums.way
+        # What another kernel writes dL/dz from, instead of the token kernel.
+        stats_wanted = way == "after" or (way == "before" and self.row_gradient is not None)
         fold = self.fold and want_gradient
         weight, prior = problem.class_weight_V, problem.log_prior_NK
         dlog_prior_NK = loss_N.new_empty(tokens, components) if want_gradient and prior is not None else None
@@ -56,7 +63,7 @@ class TritonPass(KernelPass):
             factor_R1 = self.shared("factor", (rows, 1), loss_N)
         if way == "inside":
             sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
-        elif way == "after":
+        if stats_wanted:
             stats = self.shared("stats", (4 * rows,), loss_N)
         if way == "before":
             row_stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
@@ -100,8 +107,8 @@ class TritonPass(KernelPass):
                 DENSE=problem.dense,
                 HAS_WEIGHT=weight is not None,
                 HAS_PRIOR=prior is not None,
-                WANT_GRADIENT=want_gradient and way != "after",
-                WANT_STATS=way == "after",
+                WANT_GRADIENT=want_gradient and not stats_wanted,
+                WANT_STATS=stats_wanted,
                 WANT_SUMS=way == "inside",
                 WANT_SCALE=dscale_N is not None,
                 ROWS_GIVEN=row_stats is not None,
@@ -113,6 +120,8 @@ class TritonPass(KernelPass):
             return ChunkResult(loss_N)
         if way == "after":
             self.sums.after(logits_NKV, dlogits_NKV, target, stats, self.parameter)
+        elif stats_wanted:
+            self.row_gradient.write(logits_NKV, dlogits_NKV, target, stats, self.sums)
         if dscale_N is not None:
             self.add_dscale(dscale_N)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, factor_R1, scaled_RD)
