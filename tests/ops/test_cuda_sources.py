@@ -41,8 +41,8 @@ def kernel(request, tmp_path_factory):
     }  # fmt: skip
     library = folder / "kernel.so"
     subprocess.run(
-        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
-         "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
+        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+         f"-I{folder}", f"-I{SOURCES}", "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
     return name, ctypes.CDLL(str(library))
@@ -89,7 +89,7 @@ def right(z, values, target, weight, scale, z_loss) -> Sums:
     return Sums(lse, f[rows, word], g * slope, knots, beyond, size)
 
 
-def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
+def found(kernel, z, values, target, weight, scale, z_loss, expected, chunks=1) -> Sums:
     name, library = kernel
     intervals = len(values) - 1
     step = 2 * BOUND / intervals
@@ -101,26 +101,32 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
     share = (target != -100) * scale * weight[np.where(target == -100, 0, target)]
     factor = share + 2 * (target != -100) * scale * z_loss * expected.lse
     given = np.stack([expected.lse, np.zeros(len(z)), factor, share]).astype(np.float32)
-    stats, dz = np.zeros((3, len(z)), np.float32), np.zeros(z.shape, np.float32)
+    stats, dz = [], np.zeros(z.shape, np.float32)
     staging = np.zeros((BLOCKS, width), np.float32)
     spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
-    arrays = (z, given, target, weight.astype(np.float32), scale.astype(np.float32), pairs, window)
-    library.run(
-        *map(at, arrays), at(stats), at(dz), at(staging), at(spill), at(beyond),
-        len(z), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
-    )  # fmt: skip
+    weight, scale = weight.astype(np.float32), scale.astype(np.float32)
+    for part in np.array_split(np.arange(len(z)), chunks):
+        rows = slice(part[0], part[-1] + 1)
+        stats.append(np.zeros((3, len(part)), np.float32))
+        theirs = np.ascontiguousarray(given[:, rows])
+        arrays = (z[rows], theirs, target[rows], weight, scale[rows], pairs, window)
+        library.run(
+            *map(at, arrays), at(stats[-1]), at(dz[rows]), at(staging), at(spill), at(beyond),
+            len(part), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
+        )  # fmt: skip
     knots = np.zeros(max(intervals + 1, origin + width))
     knots[:intervals] += spill[:, 0]
     knots[1 : intervals + 1] += spill[:, 1]
     knots[origin : origin + width] += staging.astype(float).sum(0)
     assert not knots[intervals + 1 :].any()
+    peak, total, f_word = np.concatenate(stats, 1).astype(float)
     with np.errstate(divide="ignore"):
-        lse = stats[0].astype(float) + np.log(stats[1].astype(float))
-    return Sums(lse, stats[2], dz, knots[: intervals + 1], beyond, np.zeros(0))
+        lse = peak + np.log(total)
+    return Sums(lse, f_word, dz, knots[: intervals + 1], beyond, np.zeros(0))
 
 
 def logits(kind: str) -> np.ndarray:
-    rows = {"changing": 11}.get(kind, 3)
+    rows = 11 if kind == "changing" else 3
     draw = np.random.default_rng(0).standard_normal((rows, WORDS))
     half = np.arange(WORDS) % 2 == 0
     # A block has every second row: what it did with one must not change what it does with the next.
@@ -131,7 +137,7 @@ def logits(kind: str) -> np.ndarray:
         "outside": draw + np.array([[0.0], [12.0], [-30.0]])[np.arange(rows) % 3],
         "masked": np.where(draw < -1.0, -np.inf, draw), "edge": -19.5 + 1e-4 * draw,
         "far equal": np.where(np.arange(rows)[:, None] == 2, 19.99, -10.0) + 0.0 * draw,
-        "half equal": np.where(half, 3.5 * draw, -2.34567),
+        "half equal": np.where(half, 3.5 * draw, -0.61234),
         "half masked": np.where(half, -np.inf, 0.02 * draw),
         "changing": np.where(crowded, 0.5 + 1e-4 * draw, np.where(half, 2.0, 5.0) * draw),
     }[kind]  # fmt: skip
@@ -139,28 +145,87 @@ def logits(kind: str) -> np.ndarray:
     return z.astype(np.float32)
 
 
-@pytest.mark.parametrize("intervals", [20_001, 100_000, 1_000_000])
-@pytest.mark.parametrize(
-    "kind",
-    ["narrow", "wide", "moved", "beyond", "equal", "close", "edge", "far equal", "half equal",
-     "outside", "masked", "half masked", "changing"],
-)  # fmt: skip
-def test_sums(kernel, kind, intervals):
+def setting(z: np.ndarray, intervals: int):
     random = np.random.default_rng(1)
     slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
     values = np.concatenate([[0.0], np.cumsum(slopes * (2 * BOUND / intervals))]) - BOUND
-    z = logits(kind)
     target = np.resize([5, -100, 17], len(z))
-    weight, scale = random.random(WORDS) + 0.5, np.resize([0.5, 0.25, 0.3], len(z))
-    problem = (z, values, target, weight, scale, 0.01)
+    weight, scale = random.random(z.shape[1]) + 0.5, np.resize([0.5, 0.25, 0.3], len(z))
+    return z, values, target, weight, scale, 0.01
+
+
+@pytest.mark.parametrize("intervals", [20_001, 100_000, 1_000_000])
+@pytest.mark.parametrize("kind", ["narrow", "wide", "moved", "beyond", "equal", "close", "outside", "masked"])
+def test_sums(kernel, kind, intervals):
+    check_sums(kernel, logits(kind), intervals)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("intervals", [20_001, 100_000, 1_000_000])
+@pytest.mark.parametrize("kind", ["edge", "far equal", "half equal", "half masked", "changing"])
+def test_rows_that_packed_words_cannot_count(kernel, kind, intervals):
+    check_sums(kernel, logits(kind), intervals)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("kind", ["wide", "changing"])
+def test_chunks_add_up(kernel, kind):
+    check_sums(kernel, logits(kind), 100_000, chunks=3)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("words", [31, 511, 512, 513, 1025])
+def test_any_number_of_words(kernel, words):
+    check_sums(kernel, np.resize(logits("wide"), (3, words)), 100_000, word=0)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize(("bad", "total"), [(np.nan, np.nan), (np.inf, np.nan), (-np.inf, 0.0)])
+def test_a_bad_row_that_is_ignored_leaves_the_sums_alone(kernel, bad, total):
+    problem = setting(logits("wide"), 100_000)
+    expected = right(*problem)
+    problem[0][1, :: 1 if bad == -np.inf else 100] = bad
+    with np.errstate(invalid="ignore"):
+        sums = found(kernel, *problem, expected)
+    assert np.isfinite(sums.knots).all()
+    assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
+    assert np.array_equal(np.exp(sums.lse[1]), total, equal_nan=True)
+    assert np.allclose(sums.lse[[0, 2]], expected.lse[[0, 2]], rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+def test_a_logit_that_is_nan_shows(kernel):
+    problem = setting(logits("narrow"), 100_000)
+    expected = right(*problem)
+    problem[0][0, 100] = np.nan
+    sums = found(kernel, *problem, expected)
+    assert np.isnan(sums.lse[0]) and np.isnan(sums.knots.sum())
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+def test_a_steep_table_does_not_overflow_above_the_highest_logit(kernel):
+    z, values, *rest = setting(logits("narrow"), 100_000)
+    values = np.where(values > 2.0, 2.0 + 40.0 * (values - 2.0), values)
+    problem = (z, values, *rest)
     expected = right(*problem)
     sums = found(kernel, *problem, expected)
-    # dL/dv sums the knots from the right. A float32 logit is not known better than its spacing, and counting
-    # puts it to the nearest of 1024 places in its interval and may move a/6 of an interval's mass to the next
-    # knot. That is of one interval, or of the next to it; else what float32 loses of a sum of all g.
+    assert np.isfinite(sums.knots).all()
+    assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
+
+
+def check_sums(kernel, z, intervals, chunks=1, word=None):
+    problem = setting(z, intervals)
+    if word is not None:
+        problem[2][problem[2] != -100] = word
+    expected = right(*problem)
+    sums = found(kernel, *problem, expected, chunks)
+    # dL/dv sums the knots from the right. A position in the table is not known better than its spacing, and
+    # counting puts it to the nearest of 1024 places in its interval and may move a/6 of an interval's mass to
+    # the next knot. That is of one interval, or of the next to it; else what float32 loses of a sum of all g.
     moved = np.cumsum((sums.knots - expected.knots)[::-1])[::-1]
     step, counting = 2.0 * BOUND / intervals, kernel[0] == "table_counts"
-    spacing = np.spacing(np.abs(z[np.isfinite(z)])).max() / step
+    slopes = np.diff(problem[1]) / step
+    spacing = np.spacing(np.abs(z[np.isfinite(z)]) + np.float32(BOUND)).max() / step
     place = slopes.max() * step / 6.0 + 0.5 / 1024.0 if counting else 0.0
     around = np.convolve(expected.size, np.ones(3))  # the interval left of each knot, and its neighbours
     gross = expected.size.sum()

@@ -18,9 +18,9 @@ from uncork.ops.triton.sums import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
-# A counting block: threads, the logits each has on the way, and words of shared memory at the most, of which
-# the window takes the whole batches in this part, and lists of logits outside it the rest.
-THREADS, EACH, WORDS, PART = 1024, 8, 57_344, (5, 7)
+# A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
+# of these per thread are the window's; lists of the logits outside it take the rest.
+THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 40
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
 LONG_ROW = 32_768
 # The widest interval in which f is as good as linear under the exponential.
@@ -116,7 +116,7 @@ class CountedSums(WindowSums):
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 2048
         self.words = min(WORDS, room // 4)
-        self.own = self.words * PART[0] // PART[1] // (8 * THREADS) * 8
+        self.own = self.words * OWN // WORDS // 8 * 8  # whole batches, with less shared memory too
         super().__init__(intervals, bound, THREADS * self.own, device)
 
     @staticmethod
@@ -132,8 +132,9 @@ class CountedSums(WindowSums):
         )
 
     def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
-        if self._start(logits_NKV) and self.staging is not None:
-            self.staging.zero_()
+        if self._start(logits_NKV):
+            assert self.staging is not None
+            self.staging.zero_()  # blocks add to it from the first row on
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
