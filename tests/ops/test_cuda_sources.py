@@ -42,7 +42,8 @@ def kernel(request, tmp_path_factory):
     library = folder / "kernel.so"
     subprocess.run(
         [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC",
-         f"-I{folder}", f"-I{SOURCES}", "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
+         f"-I{folder}", f"-I{SOURCES}", "-o", library,
+         SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
     return name, ctypes.CDLL(str(library))

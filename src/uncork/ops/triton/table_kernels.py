@@ -26,7 +26,7 @@ def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexp
     """The first interval of a window of `width` around the mean of logits of one row, those inside the table
     among BLOCK or so of them; and the interval of the mean, which is its middle unless an end is near.
     """
-    offsets = tl.arange(0, BLOCK) * tl.cdiv(words, BLOCK)
+    offsets = tl.arange(0, BLOCK) * ((words + BLOCK - 1) // BLOCK)
     b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=float("inf")).to(tl.float32)
     inside = tl.abs(b_z) <= bound  # not a masked word's minus infinity, nor NaN
     total = tl.sum(tl.where(inside, b_z, 0.0), 0)
