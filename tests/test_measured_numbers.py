@@ -116,9 +116,9 @@ def test_the_kernels_page_states_the_limits_in_the_code():
         f"with more than {rows['SHORT_ROW']:,} words",
         f"rows of {sums['LONG_ROW']:,} words or more",
         f"intervals no wider than {sums['NARROW'] * 1e3:g}e-3",
-        f"window of {sums['THREADS'] * sums['OWN']:,} intervals",
-        f"a window of {sums['WINDOW']:,} knots",
-        f"{(8 * sums['THREADS'] * sums['OWN'] + 1024) // 1024} KiB of shared memory",
+        f"in a window of {sums['THREADS'] * sums['OWN']:,} knots",
+        f"with a window of {sums['WINDOW']:,} knots",
+        f"{(4 * sums['WORDS'] + 2048) // 1024} KiB of shared memory",
         f"or {chunks['FEWEST_ROWS']} rows where those take more",
         f"or {chunks['ENOUGH_WIDTHS']} D rows, whichever is larger",
     ):

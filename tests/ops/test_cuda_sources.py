@@ -17,8 +17,10 @@ SOURCES = Path(__file__).parents[2] / "src" / "uncork" / "ops" / "triton"
 SHIMS = Path(__file__).parent / "cuda"
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-BOUND, ROWS, WORDS, BLOCKS, THREADS = 20.0, 3, 9001, 2, 64
-WINDOW = 28_672
+BOUND, WORDS, BLOCKS, THREADS = 20.0, 9001, 2, 64
+# Knots in each kernel's window, and how many logits outside it the counting one has room for.
+WINDOWS = {"table_counts": 40_960, "table_gradient": 28_672}
+LIST = 2_048
 
 
 @pytest.fixture(scope="module", params=["table_counts", "table_gradient"])
@@ -32,11 +34,16 @@ def kernel(request, tmp_path_factory):
     (folder / "kernel.cu").write_text(
         "\n".join(kept).replace("#define THREADS 1024\n#ifndef EACH", "#ifndef EACH")
     )
-    macros = {"THREADS": THREADS, "OWN": WINDOW // THREADS, "EACH": 8, "WINDOW": WINDOW, "BLOCKS": BLOCKS}
+    window = WINDOWS[name]
+    macros = {
+        "THREADS": THREADS, "EACH": 8, "BLOCKS": BLOCKS, "WINDOW": window, "OWN": window // THREADS,
+        "WORDS": window + LIST,
+    }  # fmt: skip
     library = folder / "kernel.so"
     subprocess.run(
-        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
-         "-o", library, SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
+        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+         f"-I{folder}", f"-I{SOURCES}", "-o", library,
+         SHIMS / f"{name}.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
     return name, ctypes.CDLL(str(library))
@@ -55,7 +62,7 @@ class Sums:
     dz: np.ndarray
     knots: np.ndarray
     beyond: np.ndarray
-    gross: float  # the size of all g, up and down
+    size: np.ndarray  # of all g in each interval, up and down
 
 
 def right(z, values, target, weight, scale, z_loss) -> Sums:
@@ -79,74 +86,152 @@ def right(z, values, target, weight, scale, z_loss) -> Sums:
     knots[1:] += np.bincount(index.ravel(), (g * t).ravel(), intervals)
     far = np.where(g == 0.0, 0.0, g) * np.where(g == 0.0, 0.0, offset - t * step)
     beyond = np.array([far[z < -BOUND].sum(), far[z > BOUND].sum()])
-    return Sums(lse, f[rows, word], g * slope, knots, beyond, np.abs(g).sum())
+    size = np.bincount(index.ravel(), np.abs(g).ravel(), intervals)
+    return Sums(lse, f[rows, word], g * slope, knots, beyond, size)
 
 
-def found(kernel, z, values, target, weight, scale, z_loss, expected) -> Sums:
+def found(kernel, z, values, target, weight, scale, z_loss, expected, chunks=1) -> Sums:
     name, library = kernel
     intervals = len(values) - 1
     step = 2 * BOUND / intervals
     pairs = np.stack([values[:-1], np.diff(values) / step], 1).astype(np.float32)
-    span = WINDOW if name == "table_counts" else WINDOW - 1
-    origin = int(
-        np.clip((z[0][np.abs(z[0]) <= BOUND].mean() + BOUND) / step - span / 2, 0, max(intervals - span, 0))
-    )
-    window = np.array([origin], np.int32)
+    width = WINDOWS[name]
+    middle = (z[0][np.abs(z[0]) <= BOUND].mean() + BOUND) / step
+    origin = int(np.clip(middle - (width - 1) / 2, 0, max(intervals - (width - 1), 0)))
+    window = np.array([origin, middle], np.int32)
     share = (target != -100) * scale * weight[np.where(target == -100, 0, target)]
     factor = share + 2 * (target != -100) * scale * z_loss * expected.lse
     given = np.stack([expected.lse, np.zeros(len(z)), factor, share]).astype(np.float32)
-    stats, dz = np.zeros((3, len(z)), np.float32), np.zeros(z.shape, np.float32)
-    staging = np.zeros((BLOCKS, WINDOW, 2) if name == "table_counts" else (BLOCKS, WINDOW), np.float32)
+    stats, dz = [], np.zeros(z.shape, np.float32)
+    staging = np.zeros((BLOCKS, width), np.float32)
     spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
-    arrays = (z, given, target, weight.astype(np.float32), scale.astype(np.float32), pairs, window)
-    library.run(
-        *map(at, arrays), at(stats), at(dz), at(staging), at(spill), at(beyond),
-        len(z), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
-    )  # fmt: skip
-    knots = np.zeros(max(intervals + 1, origin + WINDOW + 1))
+    weight, scale = weight.astype(np.float32), scale.astype(np.float32)
+    for part in np.array_split(np.arange(len(z)), chunks):
+        rows = slice(part[0], part[-1] + 1)
+        stats.append(np.zeros((3, len(part)), np.float32))
+        theirs = np.ascontiguousarray(given[:, rows])
+        arrays = (z[rows], theirs, target[rows], weight, scale[rows], pairs, window)
+        library.run(
+            *map(at, arrays), at(stats[-1]), at(dz[rows]), at(staging), at(spill), at(beyond),
+            len(part), z.shape[1], intervals, ctypes.c_double(z_loss), ctypes.c_double(BOUND),
+        )  # fmt: skip
+    knots = np.zeros(max(intervals + 1, origin + width))
     knots[:intervals] += spill[:, 0]
     knots[1 : intervals + 1] += spill[:, 1]
-    total = staging.astype(float).sum(0)
-    if name == "table_counts":
-        knots[origin : origin + WINDOW] += total[:, 0]
-        knots[origin + 1 : origin + WINDOW + 1] += total[:, 1]
-    else:
-        knots[origin : origin + WINDOW] += total
+    knots[origin : origin + width] += staging.astype(float).sum(0)
+    assert not knots[intervals + 1 :].any()
+    peak, total, f_word = np.concatenate(stats, 1).astype(float)
     with np.errstate(divide="ignore"):
-        lse = stats[0].astype(float) + np.log(stats[1].astype(float))
-    return Sums(lse, stats[2], dz, knots[: intervals + 1], beyond, 0.0)
+        lse = peak + np.log(total)
+    return Sums(lse, f_word, dz, knots[: intervals + 1], beyond, np.zeros(0))
 
 
 def logits(kind: str) -> np.ndarray:
-    draw = np.random.default_rng(0).standard_normal((ROWS, WORDS))
+    rows = 11 if kind == "changing" else 3
+    draw = np.random.default_rng(0).standard_normal((rows, WORDS))
+    half = np.arange(WORDS) % 2 == 0
+    # A block has every second row: what it did with one must not change what it does with the next.
+    crowded = np.isin(np.arange(rows) // 2, [1, 2, 4])[:, None]
     z = {
         "narrow": 0.3 * draw, "wide": 3.5 * draw, "moved": draw + 7.0, "beyond": 14.0 * draw,
         "equal": 0.0 * draw + 0.12371, "close": 0.3 + 1e-4 * draw,
-        "outside": draw + np.array([[0.0], [12.0], [-30.0]]), "masked": np.where(draw < -1.0, -np.inf, draw),
+        "outside": draw + np.array([[0.0], [12.0], [-30.0]])[np.arange(rows) % 3],
+        "masked": np.where(draw < -1.0, -np.inf, draw), "edge": -19.5 + 1e-4 * draw,
+        "far equal": np.where(np.arange(rows)[:, None] == 2, 19.99, -10.0) + 0.0 * draw,
+        "half equal": np.where(half, 3.5 * draw, -0.61234),
+        "half masked": np.where(half, -np.inf, 0.02 * draw),
+        "changing": np.where(crowded, 0.5 + 1e-4 * draw, np.where(half, 2.0, 5.0) * draw),
     }[kind]  # fmt: skip
     z[:, [5, 17]] = np.clip(z[:, [5, 17]], -25.0, 25.0)  # the targets: not masked
     return z.astype(np.float32)
 
 
-@pytest.mark.parametrize("intervals", [100_000, 1_000_000])
-@pytest.mark.parametrize("kind", ["narrow", "wide", "moved", "beyond", "equal", "close", "outside", "masked"])
-def test_sums(kernel, kind, intervals):
+def setting(z: np.ndarray, intervals: int):
     random = np.random.default_rng(1)
     slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
     values = np.concatenate([[0.0], np.cumsum(slopes * (2 * BOUND / intervals))]) - BOUND
-    target = np.array([5, -100, 17])
-    weight, scale = random.random(WORDS) + 0.5, np.array([0.5, 0.25, -0.3])
-    problem = (logits(kind), values, target, weight, scale, 0.01)
+    target = np.resize([5, -100, 17], len(z))
+    weight, scale = random.random(z.shape[1]) + 0.5, np.resize([0.5, 0.25, -0.3], len(z))
+    return z, values, target, weight, scale, 0.01
+
+
+@pytest.mark.parametrize("intervals", [20_001, 100_000, 1_000_000])
+@pytest.mark.parametrize("kind", ["narrow", "wide", "moved", "beyond", "equal", "close", "outside", "masked"])
+def test_sums(kernel, kind, intervals):
+    check_sums(kernel, logits(kind), intervals)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("intervals", [20_001, 100_000, 1_000_000])
+@pytest.mark.parametrize("kind", ["edge", "far equal", "half equal", "half masked", "changing"])
+def test_rows_that_packed_words_cannot_count(kernel, kind, intervals):
+    check_sums(kernel, logits(kind), intervals)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("kind", ["wide", "changing"])
+def test_chunks_add_up(kernel, kind):
+    check_sums(kernel, logits(kind), 100_000, chunks=3)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize("words", [31, 511, 512, 513, 1025])
+def test_any_number_of_words(kernel, words):
+    check_sums(kernel, np.resize(logits("wide"), (3, words)), 100_000, word=0)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize(("bad", "total"), [(np.nan, np.nan), (np.inf, np.nan), (-np.inf, 0.0)])
+def test_a_bad_row_that_is_ignored_leaves_the_sums_alone(kernel, bad, total):
+    problem = setting(logits("wide"), 100_000)
+    expected = right(*problem)
+    problem[0][1, :: 1 if bad == -np.inf else 100] = bad
+    with np.errstate(invalid="ignore"):
+        sums = found(kernel, *problem, expected)
+    assert np.isfinite(sums.knots).all()
+    assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
+    assert np.array_equal(np.exp(sums.lse[1]), total, equal_nan=True)
+    assert np.allclose(sums.lse[[0, 2]], expected.lse[[0, 2]], rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+def test_a_logit_that_is_nan_shows(kernel):
+    problem = setting(logits("narrow"), 100_000)
+    expected = right(*problem)
+    problem[0][0, 100] = np.nan
+    sums = found(kernel, *problem, expected)
+    assert np.isnan(sums.lse[0]) and np.isnan(sums.knots.sum())
+
+
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+def test_a_steep_table_does_not_overflow_above_the_highest_logit(kernel):
+    z, values, *rest = setting(logits("narrow"), 100_000)
+    values = np.where(values > 2.0, 2.0 + 40.0 * (values - 2.0), values)
+    problem = (z, values, *rest)
     expected = right(*problem)
     sums = found(kernel, *problem, expected)
-    # dL/dv sums the knots from the right. A float32 logit is not known better than its spacing, and counting
-    # may move a/6 of an interval's mass to the next knot; else what float32 loses of a sum of all g.
-    moved = np.cumsum((sums.knots - expected.knots)[::-1])
+    assert np.isfinite(sums.knots).all()
+    assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
+
+
+def check_sums(kernel, z, intervals, chunks=1, word=None):
+    problem = setting(z, intervals)
+    if word is not None:
+        problem[2][problem[2] != -100] = word
+    expected = right(*problem)
+    sums = found(kernel, *problem, expected, chunks)
+    # dL/dv sums the knots from the right. A position in the table is not known better than its spacing, and
+    # counting puts it to the nearest of 1024 places in its interval and may move a/6 of an interval's mass to
+    # the next knot. That is of one interval, or of the next to it; else what float32 loses of a sum of all g.
+    moved = np.cumsum((sums.knots - expected.knots)[::-1])[::-1]
     step, counting = 2.0 * BOUND / intervals, kernel[0] == "table_counts"
-    spacing = np.spacing(np.abs(problem[0][np.isfinite(problem[0])])) / step
-    place = slopes.max() * step / 6.0 if counting else 0.0
-    assert np.abs(moved).max() <= (2e-6 + min(spacing.max(), 1.0) + place) * expected.gross
-    assert abs(moved[-1]) <= 2e-6 * expected.gross  # nothing is lost
+    slopes = np.diff(problem[1]) / step
+    spacing = np.spacing(np.abs(z[np.isfinite(z)]) + np.float32(BOUND)).max() / step
+    place = slopes.max() * step / 6.0 + 0.5 / 1024.0 if counting else 0.0
+    around = np.convolve(expected.size, np.ones(3))  # the interval left of each knot, and its neighbours
+    gross = expected.size.sum()
+    assert (np.abs(moved) <= 2e-6 * gross + min(spacing + place, 1.0) * around[: len(moved)]).all()
+    assert abs(moved[0]) <= 2e-6 * gross  # nothing is lost
     assert np.allclose(sums.beyond, expected.beyond, rtol=1e-5, atol=1e-6)
     if counting:
         assert np.allclose(sums.lse, expected.lse, rtol=1e-6, atol=2e-6)
@@ -186,8 +271,9 @@ def test_distributions_under_a_mixture(kernel):
     each = np.broadcast_to(scale[:, None], share.shape)
     given = np.stack([lse, 0.0 * lse, share, each, log_prior]).astype(np.float32)
     pairs = np.stack([values[:-1], slopes], 1).astype(np.float32)
-    origin = int((z[0].mean() + BOUND) / step - WINDOW / 2)
-    dz, staging = np.zeros(z.shape, np.float32), np.zeros((BLOCKS, WINDOW), np.float32)
+    window = WINDOWS["table_gradient"]
+    origin = int((z[0].mean() + BOUND) / step - window / 2)
+    dz, staging = np.zeros(z.shape, np.float32), np.zeros((BLOCKS, window), np.float32)
     spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
     kernel[1].run_mixture(
         at(z), at(given), at(pull.astype(np.float32)), at(top.astype(np.float32)), at(pairs),
@@ -202,6 +288,6 @@ def test_distributions_under_a_mixture(kernel):
     knots[1:] += np.bincount(index.ravel(), (g * offset / step).ravel(), intervals)
     knots[:intervals] -= spill[:, 0]
     knots[1:] -= spill[:, 1]
-    knots[origin : origin + WINDOW] -= staging.astype(float).sum(0)
+    knots[origin : origin + window] -= staging.astype(float).sum(0)
     spacing = np.spacing(np.abs(z)).max() / step
     assert np.abs(np.cumsum(knots)).max() <= (2e-6 + spacing) * np.abs(g).sum()

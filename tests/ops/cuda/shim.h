@@ -23,7 +23,11 @@
 #define __launch_bounds__(...)
 
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint4 { unsigned x, y, z, w; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct Index { int x; };
 static Index threadIdx{0}, blockIdx{0}, gridDim{1};
 
@@ -104,14 +108,15 @@ template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return exc
 template <typename T> static T __shfl_xor_sync(unsigned, T v, int mask) {
     return exchange(v, (threadIdx.x % 32) ^ mask, EXCHANGE);
 }
-static inline bool __all_sync(unsigned, bool v) {
+static inline unsigned __ballot_sync(unsigned, bool v) {
     slots[threadIdx.x] = v;
     meet(VOTE);
-    bool all = true;
-    for (int lane = 0; lane < 32; lane++) all = all && slots[threadIdx.x / 32 * 32 + lane] != 0.0;
+    unsigned those = 0u;
+    for (int lane = 0; lane < 32; lane++) those |= (slots[threadIdx.x / 32 * 32 + lane] != 0.0 ? 1u : 0u) << lane;
     meet(VOTE);
-    return all;
+    return those;
 }
+static inline bool __all_sync(unsigned all, bool v) { return __ballot_sync(all, v) == all; }
 
 /* -- numbers -- */
 static inline float __int_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
@@ -124,14 +129,22 @@ static inline float __fadd_rd(float a, float b) {
 }
 static inline int __float2int_rn(float f) { return (int)std::nearbyintf(f); }
 #define __expf expf
+static inline int __float2int_rn(float f) { /* saturates; 0 for NaN */
+    if (f != f) return 0;
+    return f >= 2147483648.0f ? INT32_MAX : f <= -2147483648.0f ? INT32_MIN : (int)std::nearbyint((double)f);
+}
 static inline int __clz(int v) { return __builtin_clz(v); }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 template <typename T> static inline T __ldg(const T *p) { return *p; }
+template <typename T> static inline T __ldcs(const T *p) { return *p; }
 template <typename T, typename U> static inline T atomicAdd(T *p, U v) {
     const T old = *p;
     *p += v;
     return old;
 }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
 static inline long long min(long long a, long long b) { return a < b ? a : b; }
 static inline long long max(long long a, long long b) { return a > b ? a : b; }
 using std::isnan;

@@ -1,7 +1,7 @@
 /* Runs table_counts for every block; the test puts the source into the folder it compiles in. */
 #include "shim.h"
 
-static unsigned held[2 * WINDOW];
+alignas(16) static unsigned held[WORDS];
 #include "kernel.cu"
 
 extern "C" void run(const float *z, const float *given, const long long *target, const float *weight,
@@ -11,7 +11,7 @@ extern "C" void run(const float *z, const float *given, const long long *target,
     gridDim.x = BLOCKS;
     for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
         run_block(THREADS, [&] {
-            table_counts(z, words, target, weight, 1, scale, 1, pairs, window, stats, staging, spill, beyond, rows,
+            table_counts(z, words, target, weight, 1, scale, 1, pairs, window, stats, (float *)staging, spill, beyond, rows,
                          words, intervals, -100, z_loss, bound);
         });
 }

@@ -16,7 +16,7 @@ TABLE_COUNTS = Path(__file__).with_name("table_counts.cu")
 
 def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int, device: int):
     """The kernel `name`, with its template's arguments, a callable of torch, with that much shared memory."""
-    options = ["-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())]
+    options = ["-std=c++17", f"-I{source.parent}", *(f"-D{macro}={value}" for macro, value in macros.items())]
     with torch.cuda.device(device):
         kernel = torch.cuda._compile_kernel(source.read_text(), name, nvcc_options=options)
         kernel.set_shared_memory_config(shared_bytes)

@@ -23,19 +23,18 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
 
 @triton.jit
 def window_kernel(z_ptr, window_ptr, intervals, width, bound, words: tl.constexpr, BLOCK: tl.constexpr):
-    """The first interval of a window of `width` around the mean of one row's logits inside the table."""
-    total = 0.0
-    count = 0.0
-    for start in range(0, words, BLOCK):
-        offsets = start + tl.arange(0, BLOCK)
-        b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=float("inf")).to(tl.float32)
-        inside = tl.abs(b_z) <= bound  # not a masked word's minus infinity, nor NaN
-        total += tl.sum(tl.where(inside, b_z, 0.0), 0)
-        count += tl.sum(inside.to(tl.float32), 0)
-    middle = (total / tl.maximum(count, 1.0) + bound) * (intervals / (2.0 * bound)) - 0.5 * width
+    """The first interval of a window of `width` around the mean of logits of one row, those inside the table
+    among BLOCK or so of them; and the interval of the mean, which is its middle unless an end is near.
+    """
+    offsets = tl.arange(0, BLOCK) * ((words + BLOCK - 1) // BLOCK)
+    b_z = tl.load(z_ptr + offsets, mask=offsets < words, other=float("inf")).to(tl.float32)
+    inside = tl.abs(b_z) <= bound  # not a masked word's minus infinity, nor NaN
+    total = tl.sum(tl.where(inside, b_z, 0.0), 0)
+    count = tl.sum(inside.to(tl.float32), 0)
+    middle = (total / tl.maximum(count, 1.0) + bound) * (intervals / (2.0 * bound))
     room = (intervals - width).to(tl.float32)
-    middle = tl.maximum(middle, 0.0)
-    tl.store(window_ptr, tl.minimum(middle, room).to(tl.int32))
+    tl.store(window_ptr, tl.minimum(tl.maximum(middle - 0.5 * width, 0.0), room).to(tl.int32))
+    tl.store(window_ptr + 1, middle.to(tl.int32))
 
 
 @triton.jit
@@ -50,14 +49,10 @@ def collect_kernel(
     intervals,
     per_step,
     blocks: tl.constexpr,
-    PAIRS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """dL/dF of every knot: the blocks' windows, what fell outside them, what lies beyond the table's ends.
-
-    PAIRS: the windows hold (left, right) sums of intervals, not sums of knots.
-    """
+    """dL/dF of every knot: the blocks' windows, what fell outside them, what lies beyond the table's ends."""
     knot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     m_left = knot < intervals
     m_right = (knot >= 1) & (knot <= intervals)
@@ -68,14 +63,8 @@ def collect_kernel(
         row = start + tl.arange(0, ROWS)
         base = staging_ptr + row[:, None].to(tl.int64) * staging_stride
         m_row = row[:, None] < blocks
-        if PAIRS:
-            left = m_row & ((place >= 0) & (place < width))[None, :]
-            right = m_row & ((place >= 1) & (place <= width))[None, :]
-            part = tl.load(base + 2 * place[None, :], mask=left, other=0.0).to(tl.float64)
-            part += tl.load(base + 2 * place[None, :] - 1, mask=right, other=0.0).to(tl.float64)
-        else:
-            inside = m_row & ((place >= 0) & (place < width))[None, :]
-            part = tl.load(base + place[None, :], mask=inside, other=0.0).to(tl.float64)
+        inside = m_row & ((place >= 0) & (place < width))[None, :]
+        part = tl.load(base + place[None, :], mask=inside, other=0.0).to(tl.float64)
         total += tl.sum(part, 0)
     # What lies beyond an end acts through that end's slope, so on its last two knots.
     below = tl.load(beyond_ptr) * per_step

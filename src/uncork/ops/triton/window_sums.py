@@ -18,8 +18,9 @@ from uncork.ops.triton.sums import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most: what it does not take is cache for the table itself.
 WINDOW = 32_768
-# Threads of a counting block, the intervals each owns, and the logits it has on the way.
-THREADS, OWN, EACH = 1024, 28, 8
+# A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
+# of these per thread are the window's; lists of the logits outside it take the rest.
+THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 40
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
 LONG_ROW = 32_768
 # The widest interval in which f is as good as linear under the exponential.
@@ -29,8 +30,6 @@ NARROW = 2e-3
 class WindowSums(Sums):
     """What the two ways share: the window, sums outside it, and the blocks' sums on their way to the end."""
 
-    staged_pairs: bool  # whether blocks stage (left, right) sums of intervals or sums of knots
-
     def __init__(self, intervals: int, bound: float, width: int, device: torch.device) -> None:
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
@@ -38,7 +37,7 @@ class WindowSums(Sums):
         self.spill = torch.zeros(2 * intervals, device=device)
         self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
-        self.window = torch.empty(1, dtype=torch.int32, device=device)
+        self.window = torch.empty(2, dtype=torch.int32, device=device)
 
     def _start(self, logits_NKV: Tensor) -> bool:
         """Whether this is the first chunk; on it, choose the window, which must be the same for all."""
@@ -46,19 +45,16 @@ class WindowSums(Sums):
             return False
         rows, words = logits_NKV.shape[0] * logits_NKV.shape[1], logits_NKV.shape[2]
         self.blocks = min(self.blocks, rows)
-        if self.staged_pairs:
-            self.staging = torch.zeros(self.blocks, 2 * self.width, device=logits_NKV.device)
-        else:
-            self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
-        span = self.width if self.staged_pairs else self.width - 1
+        self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
         table_kernels.window_kernel[(1,)](
             logits_NKV,
             self.window,
             self.intervals,
-            min(span, self.intervals),
+            min(self.width - 1, self.intervals),
             self.bound,
             words=words,
-            BLOCK=4096,
+            BLOCK=8192,
+            num_warps=16,
         )
         return True
 
@@ -68,7 +64,7 @@ class WindowSums(Sums):
         table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 128),)](
             staging, self.spill, self.beyond, self.window, knots,
             self.width, staging.stride(0), self.intervals, self.intervals / (2.0 * self.bound),
-            blocks=0 if self.staging is None else self.blocks, PAIRS=self.staged_pairs, ROWS=32, BLOCK=128,
+            blocks=0 if self.staging is None else self.blocks, ROWS=32, BLOCK=128,
         )  # fmt: skip
         return knots
 
@@ -77,7 +73,6 @@ class SharedSums(WindowSums):
     """Float sums of a window of knots; see table_gradient.cu."""
 
     way = "after"
-    staged_pairs = False
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
@@ -117,11 +112,11 @@ class CountedSums(WindowSums):
     """Integer counts of a row's logits in a window of intervals; see table_counts.cu."""
 
     way = "before"
-    staged_pairs = True
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024
-        self.own = min(OWN, room // (8 * THREADS))
+        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 2048
+        self.words = min(WORDS, room // 4)
+        self.own = self.words * OWN // WORDS // 8 * 8  # whole batches, with less shared memory too
         super().__init__(intervals, bound, THREADS * self.own, device)
 
     @staticmethod
@@ -130,18 +125,20 @@ class CountedSums(WindowSums):
         return (
             problem.one_word
             and problem.latent_NKD.shape[1] == 1
-            and len(problem.weight_VD) >= LONG_ROW
+            and LONG_ROW <= len(problem.weight_VD) < 2**22
             and 2.0 * bound / intervals <= NARROW
-            and intervals < 2**23
+            and intervals <= 2**21
             and abs(problem.ignore_index) < 2**31
         )
 
     def before(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor, pairs: Tensor) -> Tensor:
-        self._start(logits_NKV)
+        if self._start(logits_NKV):
+            assert self.staging is not None
+            self.staging.zero_()  # blocks add to it from the first row on
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
-        _count_kernel(self.own, logits_NKV.device.index)(
+        _count_kernel(self.own, self.words, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
@@ -151,7 +148,7 @@ class CountedSums(WindowSums):
                 self.beyond, tokens, words, self.intervals, problem.ignore_index,
                 float(problem.z_loss), float(self.bound),
             ],
-            shared_mem=8 * THREADS * self.own,
+            shared_mem=4 * self.words,
         )  # fmt: skip
         return stats
 
@@ -163,6 +160,6 @@ def _gradient_kernel(dtype: torch.dtype, mixture: bool, each: int, shared_bytes:
 
 
 @functools.cache
-def _count_kernel(own: int, device: int):
-    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH}
-    return nvrtc.compiled(nvrtc.TABLE_COUNTS, "table_counts", options, 8 * THREADS * own, device)
+def _count_kernel(own: int, words: int, device: int):
+    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH, "WORDS": words}
+    return nvrtc.compiled(nvrtc.TABLE_COUNTS, "table_counts", options, 4 * words, device)
