@@ -151,7 +151,7 @@ def setting(z: np.ndarray, intervals: int):
     slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
     values = np.concatenate([[0.0], np.cumsum(slopes * (2 * BOUND / intervals))]) - BOUND
     target = np.resize([5, -100, 17], len(z))
-    weight, scale = random.random(z.shape[1]) + 0.5, np.resize([0.5, 0.25, -0.3], len(z))
+    weight, scale = random.random(z.shape[1]) + 0.5, np.resize([0.5, 0.25, 0.3], len(z))
     return z, values, target, weight, scale, 0.01
 
 
@@ -214,8 +214,15 @@ def test_a_steep_table_does_not_overflow_above_the_highest_logit(kernel):
     assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
 
 
-def check_sums(kernel, z, intervals, chunks=1, word=None):
+@pytest.mark.parametrize("kind", ["equal", "close", "wide"])
+def test_a_negative_gradient_from_above(kernel, kind):
+    """Sums that wrap around do so in either direction."""
+    check_sums(kernel, logits(kind), 100_000, last_scale=-0.3)
+
+
+def check_sums(kernel, z, intervals, chunks=1, word=None, last_scale=0.3):
     problem = setting(z, intervals)
+    problem[4][-1] = last_scale
     if word is not None:
         problem[2][problem[2] != -100] = word
     expected = right(*problem)

@@ -23,10 +23,12 @@
 #define __launch_bounds__(...)
 
 struct float2 { float x, y; };
-struct float4 { float x, y, z, w; };
-struct uint4 { unsigned x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct Index { int x; };
 static Index threadIdx{0}, blockIdx{0}, gridDim{1};
@@ -127,7 +129,6 @@ static inline float __fadd_rd(float a, float b) {
     const float sum = (float)((double)a + b);
     return (double)sum > (double)a + b ? std::nextafterf(sum, -INFINITY) : sum;
 }
-static inline int __float2int_rn(float f) { return (int)std::nearbyintf(f); }
 #define __expf expf
 static inline int __float2int_rn(float f) { /* saturates; 0 for NaN */
     if (f != f) return 0;
@@ -137,30 +138,21 @@ static inline int __clz(int v) { return __builtin_clz(v); }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 template <typename T> static inline T __ldg(const T *p) { return *p; }
-template <typename T> static inline T __ldcs(const T *p) { return *p; }
+template <typename T> static inline T __ldcs(const T *p) {
+    if ((uintptr_t)p % alignof(T)) abort(); /* a GPU would stop */
+    return *p;
+}
 template <typename T, typename U> static inline T atomicAdd(T *p, U v) {
     const T old = *p;
     *p += v;
     return old;
 }
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline long long min(long long a, long long b) { return a < b ? a : b; }
 static inline long long max(long long a, long long b) { return a > b ? a : b; }
 using std::isnan;
-
-static inline int max(int a, int b) { return a > b ? a : b; }
-static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
-
-/* -- several numbers at a time -- */
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-template <typename T> static inline T __ldcs(const T *p) {
-    if ((uintptr_t)p % alignof(T)) abort(); /* a GPU would stop */
-    return *p;
-}
 
 /* -- low precisions: the kernels only write them -- */
 struct __nv_bfloat16 { uint16_t bits; };
