@@ -31,8 +31,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "calls, bfloat16": ("precision=bfloat16",),
     "graphs": ("graphs=true",),
     "graphs, bfloat16": ("graphs=true", "precision=bfloat16"),
-    "graphs, bfloat16, 2 pieces": ("graphs=true", "precision=bfloat16", "pieces=2"),
-    "graphs, bfloat16, 4 pieces": ("graphs=true", "precision=bfloat16", "pieces=4"),
     "graphs, persistent": ("graphs=true", "precision=bfloat16", "recurrence=persistent"),
 }
 RECIPES = ("penn_softmax", "penn_plif", "penn_mos")

@@ -204,8 +204,6 @@ class Config:
     recurrence: Literal["library", "persistent"] = "library"
     """What runs the LSTM: torch's kernels, or one launch per layer and window that keeps the recurrent
     matrix on the chip (CUDA, bfloat16, one process on the GPU)."""
-    pieces: int = 1
-    """Pieces a window is cut into, over which the layers work at the same time on a GPU."""
     graphs: bool = False
     """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down."""
     log_every: int = 200
@@ -216,17 +214,16 @@ class Config:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "pieces", "log_every", "save_epochs"):
+        for name in ("epochs", "log_every", "save_epochs"):
             _positive(name, getattr(self, name))
         for name in ("max_steps", "save_every"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
         _one_of("recurrence", self.recurrence, ("library", "persistent"))
-        if self.recurrence == "persistent" and (self.precision, self.pieces) != ("bfloat16", 1):
+        if self.recurrence == "persistent" and self.precision != "bfloat16":
             raise ValueError(
-                "`recurrence` 'persistent' must come with precision 'bfloat16' and pieces 1; got "
-                f"{self.precision!r} and {self.pieces}."
+                f"`recurrence` 'persistent' must come with precision 'bfloat16'; got {self.precision!r}."
             )
 
 

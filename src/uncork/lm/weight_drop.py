@@ -54,20 +54,10 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.run(x_TBD, state, self.drop_weights())
-
-    def drop_weights(self) -> list[Tensor]:
-        """The weights of one pass over a window: a new mask in training."""
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
             weight_hh = weight_hh * keep_mask(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
-        if self.persistent and weight_hh.is_cuda:
-            return weights  # its gradients are float32, which a cast here would round
-        return [weight.to(self.compute_dtype or weight.dtype) for weight in weights]
-
-    def run(self, x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """Read the window, or a piece of it, under weights of `drop_weights`."""
         if self.persistent and unsuited(self.hidden_size, x_TBD.shape[1], x_TBD.device) is None:
             y_TBH, hidden_BH, cell_BH = persistent_lstm(x_TBD, state[0][0], state[1][0], weights)
             return y_TBH, (hidden_BH[None], cell_BH[None])
