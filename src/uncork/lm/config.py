@@ -203,7 +203,7 @@ class Config:
     matrix products use it too; bfloat16 computes the recurrence in it, and the rest as tf32 does."""
     recurrence: Literal["library", "persistent"] = "library"
     """What runs the LSTM: torch's kernels, or one launch per layer and window that keeps the recurrent
-    matrix on the chip (CUDA, bfloat16, one process on the GPU)."""
+    matrix on the chip (CUDA, bfloat16)."""
     graphs: bool = False
     """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down."""
     log_every: int = 200
