@@ -69,7 +69,9 @@ def test_graphs_are_refused_where_there_can_be_none(make_config, tmp_path):
 
 def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_path):
     config = replace(make_config(), precision="bfloat16", recurrence="persistent", device="cpu")
-    with pytest.raises(ValueError, match=r"`recurrence` must be 'library' here, .* CUDA device, not cpu"):
+    with pytest.raises(
+        ValueError, match=r"`recurrence` must be 'library' or 'auto' here, .* CUDA device, not cpu"
+    ):
         train(config, tmp_path / "run")
     with pytest.raises(ValueError, match=r"must come with precision 'bfloat16'; got 'float32'"):
         replace(make_config(), recurrence="persistent")
@@ -79,7 +81,7 @@ def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_
 @pytest.mark.parametrize("head", HEADS)
 def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head):
     """Same masks, same windows, averaging from the second epoch on: the losses agree."""
-    config = replace(make_config(HEADS[head], epochs=4), device="cuda")
+    config = replace(make_config(HEADS[head], epochs=4), device="cuda", graphs=False)
     train(config, tmp_path / "ordinary")
     train(replace(config, graphs=True), tmp_path / "graphs")
     losses = [
@@ -92,8 +94,10 @@ def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head):
 @gpu
 def test_persistent_layers_train_as_the_librarys_do(make_config, tmp_path):
     config = replace(make_config(epochs=4), device="cuda", precision="bfloat16")
-    library = train(config, tmp_path / "library")
-    ours = train(replace(config, recurrence="persistent", graphs=True), tmp_path / "persistent")
+    library = train(replace(config, recurrence="library"), tmp_path / "library")
+    ours = train(config, tmp_path / "auto")
+    assert (library["graphs"], library["recurrence"]) == (True, "library")
+    assert (ours["graphs"], ours["recurrence"]) == (True, "persistent")
     assert ours["valid_nll"] == pytest.approx(library["valid_nll"], rel=5e-3)
 
 

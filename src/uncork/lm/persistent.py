@@ -38,6 +38,8 @@ def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None
         return f"its {-(-hidden_size // FORWARD_UNITS)} blocks must fit on {blocks} multiprocessors at once"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs bfloat16 products, of compute capability 8.0 on"
+    if not nvrtc.can_compile(device.index):
+        return "torch's run-time compiler must work"
     return None
 
 

@@ -18,8 +18,9 @@ from uncork.lm.evaluate import Score
 from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
 
 
-# What may differ between a start and its resumption without changing any number.
-FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs"}
+# What may differ between a start and its resumption. `recurrence` may, since "auto" differs between machines;
+# no other of these changes a number.
+FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs", "recurrence"}
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:

@@ -15,9 +15,8 @@ from uncork.lm.clip import clip_gradients
 from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
-from uncork.lm.persistent import unsuited
 from uncork.lm.refine import coarsen_gradient, knots_after
-from uncork.lm.world import World
+from uncork.lm.way import Way
 
 
 class Carried(NamedTuple):
@@ -93,23 +92,9 @@ class TrainingStep:
             start.add_(length)
 
 
-def as_configured(step: TrainingStep) -> "TrainingStep | GraphedStep":
+def in_the_way(step: TrainingStep, way: Way) -> "TrainingStep | GraphedStep":
     """The step, or what replays it."""
-    return GraphedStep(step) if step.config.graphs else step
-
-
-def check_device(config: Config, world: World) -> None:
-    """Refuse CUDA graphs and persistent layers where there can be none."""
-    if config.graphs and (world.device.type != "cuda" or world.size > 1):
-        where = f"{world.size} processes" if world.size > 1 else world.device.type
-        raise ValueError(f"`graphs` must be false but for one process on a CUDA device; got {where}.")
-    if config.recurrence == "persistent":
-        streams = config.data.batch_size // world.size
-        for size in {config.model.hidden, config.model.width}:
-            if reason := unsuited(size, streams, world.device):
-                raise ValueError(
-                    f"`recurrence` must be 'library' here, since of a persistent layer {reason}."
-                )
+    return GraphedStep(step) if way.graphs else step
 
 
 class GraphedStep:
