@@ -11,6 +11,7 @@ import torch
 
 from uncork.lm import persistent
 from uncork.lm.persistent import BACKWARD_UNITS, FORWARD_UNITS, SOURCE, PersistentLSTM, macros, unsuited
+from uncork.lm.weight_drop import library_lstm
 
 
 COMPILER = shutil.which("c++")
@@ -92,17 +93,12 @@ def problem(size, streams, steps=5, width=8):
 
 
 def truth(inputs, upstream):
-    """Results and gradients by torch's LSTM, in the dtype of the inputs."""
-    x, h, c = (t.clone().requires_grad_() for t in inputs[:3])
-    # The module lays its weights in one chunk; cuDNN warns of any other.
-    lstm = torch.nn.LSTM(x.shape[2], h.shape[1], dtype=x.dtype, device=x.device)
-    with torch.no_grad():
-        for parameter, given in zip(lstm.parameters(), inputs[3:], strict=True):
-            parameter.copy_(given)
-    y, (hidden, cell) = lstm(x, (h[None], c[None]))
+    """Results and gradients by torch's LSTM, as layers call it, in the dtype of the inputs."""
+    x, h, c, *weights = (t.clone().requires_grad_() for t in inputs)
+    y, hidden, cell = library_lstm(x, (h[None], c[None]), weights)
     results = [y, hidden[0], cell[0]]
     torch.autograd.backward(results, upstream)
-    return results, [t.grad for t in (x, h, c, *lstm.parameters())]
+    return results, [t.grad for t in (x, h, c, *weights)]
 
 
 def rounded_loop(inputs, upstream):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.lm.awd_lstm import LanguageModel, States
-from uncork.lm.clip import clip_gradients
+from uncork.lm.clip import clip_factor, gradient_norm
 from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
@@ -80,10 +80,10 @@ class TrainingStep:
         self.optimizer.zero_grad()
         result.loss.backward()
         coarsen_gradient(self.model, self.config, epoch)
-        if self.config.optim.clip is not None:
-            clip_gradients(self.model, self.config.optim.clip)
+        limit = self.config.optim.clip
+        factor = None if limit is None else clip_factor(gradient_norm(self.model), limit)
         # A long window's mean gradient is no larger but stands for more words.
-        self.optimizer.step(scale=length / self.config.data.bptt)
+        self.optimizer.step(scale=length / self.config.data.bptt, factor=factor)
         with torch.no_grad():
             for state, new in zip(states, result.states, strict=True):
                 for part, new_part in zip(state, new, strict=True):

@@ -64,7 +64,7 @@ class WeightDropLSTM(nn.Module):
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
         weights = [weight.to(inner) for weight in weights]
         hidden, cell = (part.to(inner) for part in state)
-        y_TBH, hidden, cell = _lstm(x_TBD.to(inner), (hidden, cell), weights)
+        y_TBH, hidden, cell = library_lstm(x_TBD.to(inner), (hidden, cell), weights)
         return y_TBH.to(dtype), (hidden.to(dtype), cell.to(dtype))
 
     def initial_state(self, batch_size: int) -> State:
@@ -75,7 +75,8 @@ class WeightDropLSTM(nn.Module):
         return f"{self.weight_ih.shape[1]}, {self.hidden_size}, p={self.p}"
 
 
-def _lstm(x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def library_lstm(x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """All outputs, the last hidden state and the last cell by torch's kernel, cuDNN's on a GPU."""
     # `train` only says whether cuDNN keeps what backward needs. Tying it to gradients instead of to
     # the module's mode lets dynamic evaluation backpropagate with every dropout off.
     train = torch.is_grad_enabled()
