@@ -42,6 +42,11 @@ def embedding_dropout(weight_VD: Tensor, tokens_TB: Tensor, p: float, training: 
     return embedded_TBD * F.embedding(tokens_TB, mask_V1)
 
 
+def drop(x: Tensor, p: float) -> Tensor:
+    """x times a `keep_mask` of its own; on a GPU one kernel draws and multiplies."""
+    return F.dropout(x, p)
+
+
 def keep_mask(like: Tensor, p: float) -> Tensor:
     """A mask of zeros (chance `p`) and 1 / (1 - p), in the shape, dtype and place of `like`."""
     return torch.empty_like(like, requires_grad=False).bernoulli_(1.0 - p).div_(1.0 - p)

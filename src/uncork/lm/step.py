@@ -8,7 +8,11 @@ Shapes: T time, B streams.
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import (
+    Tensor,
+    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]
+    nn,
+)
 
 from uncork.lm.awd_lstm import LanguageModel, States
 from uncork.lm.clip import clip_factor, gradient_norm
@@ -37,7 +41,7 @@ class Carried(NamedTuple):
 
     def clear_(self) -> None:
         """Back to the start of an epoch."""
-        for tensor in (self.start, self.epoch_nll, *(part for state in self.states for part in state)):
+        for tensor in (self.start, self.epoch_nll, *_parts(self.states)):
             tensor.zero_()
 
 
@@ -85,11 +89,13 @@ class TrainingStep:
         # A long window's mean gradient is no larger but stands for more words.
         self.optimizer.step(scale=length / self.config.data.bptt, factor=factor)
         with torch.no_grad():
-            for state, new in zip(states, result.states, strict=True):
-                for part, new_part in zip(state, new, strict=True):
-                    part.copy_(new_part)
+            _foreach_copy_(_parts(states), _parts(result.states))
             epoch_nll.add_(result.nll.double() * length)
             start.add_(length)
+
+
+def _parts(states: States) -> list[Tensor]:
+    return [part for state in states for part in state]
 
 
 def in_the_way(step: TrainingStep, way: Way) -> "TrainingStep | GraphedStep":

@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from uncork.lm.dropout import check_probability, keep_mask
+from uncork.lm.dropout import check_probability, drop
 from uncork.lm.persistent import persistent_lstm, unsuited
 
 
@@ -56,7 +56,7 @@ class WeightDropLSTM(nn.Module):
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
-            weight_hh = weight_hh * keep_mask(weight_hh, self.p)
+            weight_hh = drop(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
         if self.persistent and unsuited(self.hidden_size, x_TBD.shape[1], x_TBD.device) is None:
             y_TBH, hidden_BH, cell_BH = persistent_lstm(x_TBD, state[0][0], state[1][0], weights)
