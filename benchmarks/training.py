@@ -17,8 +17,9 @@ from benchmarks.device import Device, reason
 from uncork.lm.build import build_model, build_optimizer
 from uncork.lm.config import Config
 from uncork.lm.config_io import override
-from uncork.lm.step import Carried, TrainingStep, as_configured
+from uncork.lm.step import Carried, TrainingStep, in_the_way
 from uncork.lm.trainer import draw_length
+from uncork.lm.way import Way
 from uncork.recipes import build
 from uncork.results import provenance
 
@@ -26,14 +27,12 @@ from uncork.results import provenance
 PLAIN = "plain torch"
 # What is changed in a recipe.
 WAYS: dict[str, tuple[str, ...]] = {
-    PLAIN: ("model.head.backend=reference",),
-    "calls": (),
-    "calls, bfloat16": ("precision=bfloat16",),
-    "graphs": ("graphs=true",),
-    "graphs, bfloat16": ("graphs=true", "precision=bfloat16"),
-    "graphs, bfloat16, 2 pieces": ("graphs=true", "precision=bfloat16", "pieces=2"),
-    "graphs, bfloat16, 4 pieces": ("graphs=true", "precision=bfloat16", "pieces=4"),
-    "graphs, persistent": ("graphs=true", "precision=bfloat16", "recurrence=persistent"),
+    PLAIN: ("model.head.backend=reference", "graphs=false", "precision=float32"),
+    "calls": ("graphs=false", "precision=float32"),
+    "calls, bfloat16": ("graphs=false", "recurrence=library", "precision=bfloat16"),
+    "graphs": ("graphs=true", "precision=float32"),
+    "graphs, bfloat16": ("graphs=true", "recurrence=library", "precision=bfloat16"),
+    "graphs, bfloat16, persistent": ("graphs=true", "precision=bfloat16", "recurrence=persistent"),
 }
 RECIPES = ("penn_softmax", "penn_plif", "penn_mos")
 WORDS = {"penn": 10_000, "wikitext-2": 33_278}
@@ -129,7 +128,8 @@ class Trainee:
         model = build_model(config, words).to(place).train()
         self.carried = Carried.fresh(model, config.data.batch_size, place)
         optimizer = build_optimizer(config, model)
-        self.step = as_configured(TrainingStep(config, model, model, optimizer, stream_TB, self.carried))
+        step = TrainingStep(config, model, model, optimizer, stream_TB, self.carried)
+        self.step = in_the_way(step, Way.of(config, place))
 
     def round(self) -> None:
         self.carried.clear_()

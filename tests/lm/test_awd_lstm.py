@@ -32,7 +32,7 @@ def masks(monkeypatch):
         return mask
 
     monkeypatch.setattr("uncork.lm.dropout.keep_mask", keep_mask)
-    monkeypatch.setattr("uncork.lm.weight_drop.keep_mask", keep_mask)
+    monkeypatch.setattr("uncork.lm.weight_drop.drop", lambda weight, p: weight * keep_mask(weight, p))
     return drawn
 
 

@@ -66,6 +66,12 @@ def test_unknown_names_in_a_file_are_refused():
         from_dict(Config, {})
 
 
+def test_a_field_that_is_gone_is_passed_over_where_it_asked_for_nothing():
+    assert from_dict(Config, {"name": "x", "pieces": 1}) == Config(name="x")
+    with pytest.raises(ValueError, match="`pieces` is not part of the configuration"):
+        from_dict(Config, {"name": "x", "pieces": 4})
+
+
 def test_functions_are_built_by_public_name_only():
     function = build_function(FunctionConfig(name="PLIF", options={"knots": 7}, frozen=True))
     assert not any(p.requires_grad for p in function.parameters())

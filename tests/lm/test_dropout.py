@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from uncork.lm.dropout import LockedDropout, embedding_dropout
+from uncork.lm.dropout import LockedDropout, drop, embedding_dropout, keep_mask
 
 
 def test_locked_mask_is_one_for_all_times_and_differs_by_stream():
@@ -43,6 +43,28 @@ def test_embedding_dropout_equals_masking_the_table(monkeypatch):
     embedding_dropout(weight_VD, tokens_TB, 0.5, training=True).sum().backward()
     assert weight_VD.grad is not None
     assert weight_VD.grad[:, 0].tolist() == [0.0, 4.0, 2.0]
+
+
+def test_dropping_entries_is_a_mask_of_their_own():
+    x = torch.rand(100, 200) + 0.5
+    torch.manual_seed(1)
+    dropped = drop(x, 0.3)
+    torch.manual_seed(1)
+    assert torch.equal(dropped, x * keep_mask(x, 0.3))
+    assert dropped.count_nonzero().item() == pytest.approx(0.7 * x.numel(), rel=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_dropping_entries_on_a_gpu_keeps_and_scales_as_many():
+    x = (torch.rand(1000, 200, device="cuda") + 0.5).requires_grad_()
+    dropped = drop(x, 0.3)
+    dropped.backward(torch.ones(1000, 202, device="cuda")[:, :200])  # rows apart, as those of padded products
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.01)
+    expected = torch.where(kept, x.detach() / 0.7, 0.0)
+    torch.testing.assert_close(dropped.detach(), expected)
+    assert x.grad is not None and x.grad.is_contiguous()
+    torch.testing.assert_close(x.grad, kept / 0.7)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0])

@@ -11,6 +11,7 @@ import torch
 
 from uncork.lm import persistent
 from uncork.lm.persistent import BACKWARD_UNITS, FORWARD_UNITS, SOURCE, PersistentLSTM, macros, unsuited
+from uncork.lm.weight_drop import library_lstm
 
 
 COMPILER = shutil.which("c++")
@@ -92,9 +93,9 @@ def problem(size, streams, steps=5, width=8):
 
 
 def truth(inputs, upstream):
-    """Results and gradients by torch's LSTM, in the dtype of the inputs."""
+    """Results and gradients by torch's LSTM, as layers call it, in the dtype of the inputs."""
     x, h, c, *weights = (t.clone().requires_grad_() for t in inputs)
-    y, hidden, cell = torch._VF.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, True, False, False)
+    y, hidden, cell = library_lstm(x, (h[None], c[None]), weights)
     results = [y, hidden[0], cell[0]]
     torch.autograd.backward(results, upstream)
     return results, [t.grad for t in (x, h, c, *weights)]
@@ -121,9 +122,10 @@ NAMES = ["y", "h", "c", "dx", "dh", "dc", "dweight_ih", "dweight_hh", "dbias_ih"
 
 
 @pytest.mark.parametrize(("size", "streams"), SIZES)
-def test_values_and_every_gradient(device, size, streams):
+@pytest.mark.parametrize("width", [8, 11])
+def test_values_and_every_gradient(device, size, streams, width):
     """Against the truth, no worse than twice what rounding states and gates' gradients alone costs."""
-    inputs, upstream = problem(size, streams)
+    inputs, upstream = problem(size, streams, width=width)
     leaves = [t.float().to(device).requires_grad_() for t in inputs]
     results = PersistentLSTM.apply(*leaves)
     torch.autograd.backward(results, [g.float().to(device) for g in upstream])
@@ -137,6 +139,44 @@ def test_values_and_every_gradient(device, size, streams):
         # The values of gates are kept in bfloat16 for backward: 2^-9 of each factor.
         allowed += 4e-3 if name.startswith("d") else 0.0
         assert error <= allowed, f"{name}: {error:.2e} against {allowed:.2e}"
+
+
+@pytest.mark.parametrize("asked", [(0,), (1,), (2,), (0, 2)])
+def test_results_nobody_descends_have_no_part_in_the_gradient(device, asked):
+    """As in training, where only the outputs are; a gradient that is missing is one of zeros."""
+    gradients = []
+    for given in (asked, (0, 1, 2)):
+        inputs, upstream = problem(24, 3)
+        leaves = [t.float().to(device).requires_grad_() for t in inputs]
+        results = PersistentLSTM.apply(*leaves)
+        upstream = [(t if n in asked else 0 * t).float().to(device) for n, t in enumerate(upstream)]
+        torch.autograd.backward([results[n] for n in given], [upstream[n] for n in given])
+        gradients.append([leaf.grad for leaf in leaves])
+    for missing, zero in zip(*gradients, strict=True):
+        torch.testing.assert_close(missing, zero, rtol=1e-6, atol=1e-6)
+
+
+def test_every_operand_of_a_product_has_rows_of_whole_16_bytes(device, monkeypatch):
+    """But those of the first hidden state's gradient, which training does not ask for."""
+    product, seen = persistent._product, []
+
+    def watched(a, b):
+        seen.append((a, b))
+        return product(a, b)
+
+    monkeypatch.setattr(persistent, "_product", watched)
+    inputs, upstream = problem(50, 3, width=11)
+    leaves = [t.float().to(device).requires_grad_(n != 1) for n, t in enumerate(inputs)]
+    y, _, _ = PersistentLSTM.apply(*leaves)
+    y.backward(upstream[0].float().to(device))
+    assert len(seen) == 4
+    for operand in (operand for operands in seen for operand in operands):
+        fast, slow = (1, 0) if operand.stride(1) == 1 else (0, 1)
+        assert operand.stride(fast) == 1 and operand.stride(slow) % persistent.ALIGNED == 0
+        assert operand.shape[fast] % persistent.ALIGNED == 0
+        assert operand.data_ptr() % 16 == 0
+    for leaf in leaves[3:]:
+        assert leaf.grad.is_contiguous() and leaf.grad.shape == leaf.shape
 
 
 def test_a_window_of_one_step_and_none_that_asks_for_dx(device):

@@ -172,11 +172,18 @@ def test_the_shared_gpu_service_lasts_as_long_as_the_sweep(tmp_path, monkeypatch
     assert not Path(folder).exists()
 
 
-def test_layers_that_need_the_gpu_whole_do_not_share_it(tmp_path):
+def test_runs_with_persistent_layers_share_a_gpu(tmp_path, monkeypatch, fake_mps):
+    fake_mps()
+    started = []
+
+    def start(run, environment):
+        started.append((run.config.recurrence, "CUDA_MPS_PIPE_DIRECTORY" in environment))
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr(sweep_module, "start", start)
     changes = ["precision=bfloat16", "recurrence=persistent"]
-    with pytest.raises(ValueError, match=r"`mps` must be left out .* 'embedded_softmax-0' asks for it"):
-        sweep(["embedded_softmax"], tmp_path, changes=changes, mps=True)
-    assert not list(tmp_path.iterdir())
+    assert sweep(["embedded_softmax"], tmp_path / "out", changes=changes, mps=True) == 0
+    assert started == [("persistent", True)]
 
 
 def test_without_the_service_the_error_says_what_to_do(tmp_path, monkeypatch, fake_mps):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from uncork.functions import PLIF
 from uncork.lm.config import ModelConfig
 from uncork.lm.dropout import LockedDropout, embedding_dropout
-from uncork.lm.lanes import Lanes, Parcel
 from uncork.lm.weight_drop import State, WeightDropLSTM
 
 
@@ -37,8 +36,7 @@ class Step(NamedTuple):
 class AWDLSTM(nn.Module):
     """Embedding, locked dropouts, and weight-dropped LSTM layers, the last of its own width.
 
-    `compute_dtype` is that of the recurrence. A window is cut into `pieces` of time, over which the
-    layers work at the same time on a GPU (see `lanes`); `persistent` layers do not, they need it whole.
+    `compute_dtype` is that of the recurrence, `persistent` one of the ways to run it: see `WeightDropLSTM`.
     """
 
     def __init__(
@@ -46,11 +44,9 @@ class AWDLSTM(nn.Module):
         num_words: int,
         config: ModelConfig,
         compute_dtype: torch.dtype | None = None,
-        pieces: int = 1,
         persistent: bool = False,
     ) -> None:
         super().__init__()
-        self.pieces = pieces
         widths = [config.embedding, *[config.hidden] * (config.layers - 1), config.width]
         self.embedding = nn.Embedding(num_words, config.embedding)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -68,36 +64,11 @@ class AWDLSTM(nn.Module):
             states = self.initial_states(tokens_TB.shape[1])
         x_TBD = embedding_dropout(self.embedding.weight, tokens_TB, self.embedding_dropout, self.training)
         x_TBD = self.input_dropout(x_TBD)
-        x_TBD, new_states = self._through_layers(x_TBD, states)
-        return Features(x_TBD, self.output_dropout(x_TBD), new_states)
-
-    def _through_layers(self, x_TBD: Tensor, states: States) -> tuple[Tensor, States]:
-        lanes = Lanes(len(self.layers), x_TBD.device, enabled=self.pieces > 1)
-        parcels = [lanes.hand_over([piece]) for piece in x_TBD.chunk(self.pieces)]
-        ends: list[Parcel] = []
+        new_states: States = []
         for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
-            with lanes.lane(number):
-                assert isinstance(layer, WeightDropLSTM)
-                parcels, state = self._through_layer(number, layer, parcels, state, lanes)
-                ends.append(lanes.hand_over(list(state)))
-        pieces = [parcel.take()[0] for parcel in parcels]
-        new_states: States = [(hidden, cell) for hidden, cell in (end.take() for end in ends)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces), new_states
-
-    def _through_layer(
-        self, number: int, layer: WeightDropLSTM, parcels: list[Parcel], state: State, lanes: Lanes
-    ) -> tuple[list[Parcel], State]:
-        """One layer over all pieces, under one mask of each kind."""
-        mask = weights = None
-        done = []
-        for parcel in parcels:
-            (x_TBD,) = parcel.take()
-            if weights is None:
-                mask = self.hidden_dropout.draw_mask(x_TBD) if number > 0 else None
-                weights = layer.drop_weights()
-            y_TBD, state = layer.run(x_TBD if mask is None else x_TBD * mask, state, weights)
-            done.append(lanes.hand_over([y_TBD]))
-        return done, state
+            x_TBD, state = layer(self.hidden_dropout(x_TBD) if number > 0 else x_TBD, state)
+            new_states.append(state)
+        return Features(x_TBD, self.output_dropout(x_TBD), new_states)
 
     def initial_states(self, batch_size: int) -> States:
         """Zeros, as at the start of an epoch."""

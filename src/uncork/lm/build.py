@@ -84,7 +84,7 @@ def build_head(config: ModelConfig, num_words: int) -> nn.Module:
 def build_model(config: Config, num_words: int) -> LanguageModel:
     """The whole model, drawn from torch's default generator."""
     inner = torch.bfloat16 if config.precision == "bfloat16" else None
-    encoder = AWDLSTM(num_words, config.model, inner, config.pieces, config.recurrence == "persistent")
+    encoder = AWDLSTM(num_words, config.model, inner, config.may_persist)
     return LanguageModel(encoder, build_head(config.model, num_words), config.model)
 
 

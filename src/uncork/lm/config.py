@@ -201,13 +201,12 @@ class Config:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """float32 leaves torch's settings alone (cuDNN may use TF32 in the recurrence); tf32 lets other
     matrix products use it too; bfloat16 computes the recurrence in it, and the rest as tf32 does."""
-    recurrence: Literal["library", "persistent"] = "library"
+    recurrence: Literal["auto", "library", "persistent"] = "auto"
     """What runs the LSTM: torch's kernels, or one launch per layer and window that keeps the recurrent
-    matrix on the chip (CUDA, bfloat16, one process on the GPU)."""
-    pieces: int = 1
-    """Pieces a window is cut into, over which the layers work at the same time on a GPU."""
-    graphs: bool = False
-    """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down."""
+    matrix on the chip. auto takes the latter where it can be: on CUDA, in bfloat16, at widths that suit."""
+    graphs: bool | Literal["auto"] = "auto"
+    """Replay steps as CUDA graphs, one per length of window: the host no longer slows the GPU down. auto
+    does so for one process on CUDA whose loss runs in Triton's kernels."""
     log_every: int = 200
     save_every: int | None = None
     """Steps between states saved inside an epoch."""
@@ -216,18 +215,22 @@ class Config:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "pieces", "log_every", "save_epochs"):
+        for name in ("epochs", "log_every", "save_epochs"):
             _positive(name, getattr(self, name))
         for name in ("max_steps", "save_every"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
         _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
-        _one_of("recurrence", self.recurrence, ("library", "persistent"))
-        if self.recurrence == "persistent" and (self.precision, self.pieces) != ("bfloat16", 1):
+        _one_of("recurrence", self.recurrence, ("auto", "library", "persistent"))
+        if self.recurrence == "persistent" and self.precision != "bfloat16":
             raise ValueError(
-                "`recurrence` 'persistent' must come with precision 'bfloat16' and pieces 1; got "
-                f"{self.precision!r} and {self.pieces}."
+                f"`recurrence` 'persistent' must come with precision 'bfloat16'; got {self.precision!r}."
             )
+
+    @property
+    def may_persist(self) -> bool:
+        """Whether layers are persistent wherever the device and their widths suit."""
+        return self.recurrence != "library" and self.precision == "bfloat16"
 
 
 def _positive(name: str, value: float) -> None:

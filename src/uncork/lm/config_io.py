@@ -11,6 +11,8 @@ from uncork.lm.config import Config
 
 
 T = TypeVar("T")
+# Fields that earlier versions wrote into `config.json`, each with the value that asked for nothing.
+GONE = {"pieces": 1}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -21,6 +23,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     """Build the dataclass `cls`; unknown names and wrong types are errors."""
     hints = typing.get_type_hints(cls)
+    if cls is Config:
+        values = without_gone(values)
     for name in values:
         _check_name(name, hints, where)
     converted = {name: _convert(hints[name], value, where + name) for name, value in values.items()}
@@ -34,6 +38,11 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     if missing:
         raise ValueError(f"`{where}{missing[0]}` must be given; it has no default.")
     return cls(**converted)
+
+
+def without_gone(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration less the fields there no longer are, where they asked for nothing."""
+    return {name: value for name, value in values.items() if name not in GONE or value != GONE[name]}
 
 
 def override(config: T, assignments: typing.Iterable[str]) -> T:

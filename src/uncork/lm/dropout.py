@@ -21,14 +21,9 @@ class LockedDropout(nn.Module):
         self.p = check_probability("p", p)
 
     def forward(self, x_TBD: Tensor) -> Tensor:
-        mask = self.draw_mask(x_TBD)
-        return x_TBD if mask is None else x_TBD * mask
-
-    def draw_mask(self, x_TBD: Tensor) -> Tensor | None:
-        """The mask (1, ...) for x, or None where nothing is dropped."""
         if not self.training or self.p == 0.0:
-            return None
-        return keep_mask(x_TBD[:1], self.p)
+            return x_TBD
+        return x_TBD * keep_mask(x_TBD[:1], self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -45,6 +40,11 @@ def embedding_dropout(weight_VD: Tensor, tokens_TB: Tensor, p: float, training: 
     # Scaling the rows after the look-up equals masking the whole table and touches T B rows, not V.
     mask_V1 = keep_mask(weight_VD[:, :1], p)
     return embedded_TBD * F.embedding(tokens_TB, mask_V1)
+
+
+def drop(x: Tensor, p: float) -> Tensor:
+    """x times a `keep_mask` of its own; on a GPU one kernel draws and multiplies."""
+    return F.dropout(x, p)
 
 
 def keep_mask(like: Tensor, p: float) -> Tensor:

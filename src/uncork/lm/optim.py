@@ -16,8 +16,11 @@ from torch import (
     Tensor,
     _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
     _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_mul_,  # pyright: ignore[reportPrivateImportUsage]
 )
 from torch.optim import Optimizer
+
+from uncork.ops import triton
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,27 @@ class AveragedSGD(Optimizer):
         self._count: Tensor | None = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
-        """One step; `scale` multiplies every group's learning rate for this step alone."""
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        scale: float = 1.0,
+        factor: Tensor | None = None,
+    ) -> Any:
+        """One step; `scale` multiplies every group's learning rate for this step alone.
+
+        `factor`, a number on the parameters' device, multiplies all gradients: that of clipping. Whether
+        `grad` holds them multiplied afterwards is not said. On a GPU all is one pass over every tensor.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._can_fuse():
+            self._fused(scale, factor)
+            return loss
+        if factor is not None:
+            _foreach_mul_([p.grad for p in self._parameters() if p.grad is not None], factor)
         for group in self.param_groups:
             self._descend(group, scale)
         if self.averaging:
@@ -153,17 +171,50 @@ class AveragedSGD(Optimizer):
         _foreach_add_(parameters, gradients, alpha=-group["lr"] * scale)
 
     def _average(self) -> None:
-        parameters = list(self._parameters())
-        if self._count is None:
-            self._count = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
-        self._count += 1.0
+        weight = self._next_weight()
         weights: dict[torch.dtype, Tensor] = {}
-        for parameter in parameters:
+        for parameter in self._parameters():
             state = self.state[parameter]
             if "average" not in state:
                 state["average"] = parameter.detach().clone()
-            weight = weights.setdefault(parameter.dtype, self._count.reciprocal().to(parameter.dtype))
-            state["average"].lerp_(parameter, weight)
+            state["average"].lerp_(parameter, weights.setdefault(parameter.dtype, weight.to(parameter.dtype)))
+
+    def _next_weight(self) -> Tensor:
+        """Count one more iterate; its weight in the average, in float64."""
+        if self._count is None:
+            device = next(self._parameters()).device
+            self._count = torch.zeros((), dtype=torch.float64, device=device)
+        self._count += 1.0
+        return self._count.reciprocal()
+
+    def _can_fuse(self) -> bool:
+        """Whether the kernel can take the step: Triton, float32, a gradient and an average for everybody."""
+        parameters = list(self._parameters())
+        if not parameters or triton.available(parameters[0].device):
+            return False
+        averages = [self.state[p]["average"] for p in parameters if p in self.state]
+        tensors = [*parameters, *averages, *(p.grad for p in parameters if p.grad is not None)]
+        return (
+            len(tensors) - len(averages) == 2 * len(parameters)
+            and len(averages) in (0, len(parameters))
+            and all(t.dtype == torch.float32 and t.is_contiguous() and t.numel() < 2**31 for t in tensors)
+            and len({t.device for t in tensors}) == 1
+        )
+
+    def _fused(self, scale: float, factor: Tensor | None) -> None:
+        from uncork.lm.update_kernel import Moved, update
+
+        weight = self._next_weight().float() if self.averaging else None
+        moved = []
+        for group in self.param_groups:
+            rate, decay = float(group["lr"] * scale), float(group["weight_decay"])
+            for parameter in (p for p in group["params"] if p.requires_grad):
+                if self.averaging and parameter not in self.state:
+                    # Of weight 0: the first iterate, made below, comes in at weight 1.
+                    self.state[parameter]["average"] = parameter.detach().clone()
+                average = self.state[parameter]["average"] if self.averaging else None
+                moved.append(Moved(parameter, parameter.grad, average, rate, decay))
+        update(moved, factor, weight)
 
     def _parameters(self) -> Iterator[Tensor]:
         for group in self.param_groups:

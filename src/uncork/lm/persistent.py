@@ -23,6 +23,9 @@ THREADS = 32 * WARPS
 # More would not stay in registers.
 MOST_HIDDEN = 32 * WARPS * 3
 MOST_STREAMS = 4 * COLUMNS
+# Numbers of bfloat16 in 16 bytes. cuBLAS multiplies matrices whose rows are not whole multiples of that at a
+# fraction of its speed.
+ALIGNED = 8
 
 
 def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None:
@@ -38,6 +41,8 @@ def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None
         return f"its {-(-hidden_size // FORWARD_UNITS)} blocks must fit on {blocks} multiprocessors at once"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs bfloat16 products, of compute capability 8.0 on"
+    if not nvrtc.can_compile(device.index):
+        return "torch's run-time compiler must work"
     return None
 
 
@@ -65,7 +70,10 @@ class PersistentLSTM(torch.autograd.Function):
         steps, streams, _ = x_TBD.shape
         size = hidden_BH.shape[1]
         pitch = macros(size, streams)["PITCH"]
-        x, weight_ih, weight_hh = (t.to(torch.bfloat16).contiguous() for t in (x_TBD, weight_ih, weight_hh))
+        ctx.width = x_TBD.shape[2]
+        ctx.set_materialize_grads(False)  # of the last states, which training cuts off
+        x, weight_ih = _aligned(x_TBD), _aligned(weight_ih)
+        weight_hh = weight_hh.to(torch.bfloat16).contiguous()  # as the kernels read it
         input_TBG = _product(x.flatten(0, 1), weight_ih.t()).add_(bias_ih + bias_hh)
         hidden = torch.zeros(steps + 1, streams, pitch, dtype=torch.bfloat16, device=x.device)
         hidden[0, :, :size] = hidden_BH
@@ -80,22 +88,26 @@ class PersistentLSTM(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         dy_TBH, dhidden_BH, dcell_BH = grads
         x, weight_ih, weight_hh, hidden, cell, gates = ctx.saved_tensors
         steps, streams, width = gates.shape
         size = width // 4
-        dhidden_TBH = dy_TBH.float().clone(memory_format=torch.contiguous_format)
-        dhidden_TBH[-1] += dhidden_BH
-        dcell = dcell_BH.float().clone(memory_format=torch.contiguous_format)
+        dhidden_TBH = cell.new_zeros(steps, streams, size) if dy_TBH is None else dy_TBH.float().contiguous()
+        if dhidden_BH is not None:
+            dhidden_TBH = dhidden_TBH.clone()
+            dhidden_TBH[-1] += dhidden_BH
+        dcell = cell.new_zeros(streams, size)  # the kernel writes into it
+        if dcell_BH is not None:
+            dcell += dcell_BH
         dgates = torch.empty_like(gates)
         run = _kernels(size, streams, x.device.index)
         run.backward(dhidden_TBH, weight_hh, gates, cell, dcell, dgates, steps)
         flat = dgates.flatten(0, 1)
-        dx = _product(flat, weight_ih).view(x.shape) if ctx.needs_input_grad[0] else None
+        dx = _product(flat, weight_ih).view(x.shape)[..., : ctx.width] if ctx.needs_input_grad[0] else None
         dhidden = _product(dgates[0], weight_hh) if ctx.needs_input_grad[1] else None
-        dweight_ih = _product(flat.t(), x.flatten(0, 1))
-        dweight_hh = _product(flat.t(), hidden[:-1].flatten(0, 1)[:, :size])
+        dweight_ih = _product(flat.t(), x.flatten(0, 1))[:, : ctx.width]
+        dweight_hh = _product(flat.t(), hidden[:-1].flatten(0, 1)[:, : _padded(size)])[:, :size]
         dbias = flat.sum(0, dtype=torch.float32)
         return dx, dhidden, dcell, dweight_ih, dweight_hh, dbias, dbias
 
@@ -138,6 +150,21 @@ class _Kernels:
 @functools.cache
 def _kernels(size: int, streams: int, device: int) -> _Kernels:
     return _Kernels(size, streams, device)
+
+
+def _padded(width: int) -> int:
+    return -(-width // ALIGNED) * ALIGNED
+
+
+def _aligned(given: Tensor) -> Tensor:
+    """In bfloat16, rows padded with zeros to a multiple of 16 bytes."""
+    width = given.shape[-1]
+    if width == _padded(width):
+        return given.to(torch.bfloat16).contiguous()
+    copy = given.new_empty(*given.shape[:-1], _padded(width), dtype=torch.bfloat16)
+    copy[..., :width] = given
+    copy[..., width:] = 0.0
+    return copy
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -12,14 +12,15 @@ from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model, count_parameters
 from uncork.lm.checkpoint import load_model
 from uncork.lm.config import Config
-from uncork.lm.config_io import from_dict, to_dict
+from uncork.lm.config_io import from_dict, to_dict, without_gone
 from uncork.lm.corpus import Corpus
 from uncork.lm.evaluate import Score
 from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
 
 
-# What may differ between a start and its resumption without changing any number.
-FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs"}
+# What may differ between a start and its resumption. `recurrence` may, since "auto" differs between machines;
+# no other of these changes a number.
+FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs", "recurrence"}
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -32,7 +33,7 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             f"`{folder}` must be a new folder, but it holds a run. "
             "Continue that run with --resume, or give another folder."
         )
-    stored, now = _flat(read_json(path)), _flat(to_dict(config))
+    stored, now = _flat(without_gone(read_json(path))), _flat(to_dict(config))
     differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
     if differing:
         changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)

@@ -8,16 +8,19 @@ Shapes: T time, B streams.
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import (
+    Tensor,
+    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]
+    nn,
+)
 
 from uncork.lm.awd_lstm import LanguageModel, States
-from uncork.lm.clip import clip_gradients
+from uncork.lm.clip import clip_factor, gradient_norm
 from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
-from uncork.lm.persistent import unsuited
 from uncork.lm.refine import coarsen_gradient, knots_after
-from uncork.lm.world import World
+from uncork.lm.way import Way
 
 
 class Carried(NamedTuple):
@@ -38,7 +41,7 @@ class Carried(NamedTuple):
 
     def clear_(self) -> None:
         """Back to the start of an epoch."""
-        for tensor in (self.start, self.epoch_nll, *(part for state in self.states for part in state)):
+        for tensor in (self.start, self.epoch_nll, *_parts(self.states)):
             tensor.zero_()
 
 
@@ -81,35 +84,23 @@ class TrainingStep:
         self.optimizer.zero_grad()
         result.loss.backward()
         coarsen_gradient(self.model, self.config, epoch)
-        if self.config.optim.clip is not None:
-            clip_gradients(self.model, self.config.optim.clip)
+        limit = self.config.optim.clip
+        factor = None if limit is None else clip_factor(gradient_norm(self.model), limit)
         # A long window's mean gradient is no larger but stands for more words.
-        self.optimizer.step(scale=length / self.config.data.bptt)
+        self.optimizer.step(scale=length / self.config.data.bptt, factor=factor)
         with torch.no_grad():
-            for state, new in zip(states, result.states, strict=True):
-                for part, new_part in zip(state, new, strict=True):
-                    part.copy_(new_part)
+            _foreach_copy_(_parts(states), _parts(result.states))
             epoch_nll.add_(result.nll.double() * length)
             start.add_(length)
 
 
-def as_configured(step: TrainingStep) -> "TrainingStep | GraphedStep":
+def _parts(states: States) -> list[Tensor]:
+    return [part for state in states for part in state]
+
+
+def in_the_way(step: TrainingStep, way: Way) -> "TrainingStep | GraphedStep":
     """The step, or what replays it."""
-    return GraphedStep(step) if step.config.graphs else step
-
-
-def check_device(config: Config, world: World) -> None:
-    """Refuse CUDA graphs and persistent layers where there can be none."""
-    if config.graphs and (world.device.type != "cuda" or world.size > 1):
-        where = f"{world.size} processes" if world.size > 1 else world.device.type
-        raise ValueError(f"`graphs` must be false but for one process on a CUDA device; got {where}.")
-    if config.recurrence == "persistent":
-        streams = config.data.batch_size // world.size
-        for size in {config.model.hidden, config.model.width}:
-            if reason := unsuited(size, streams, world.device):
-                raise ValueError(
-                    f"`recurrence` must be 'library' here, since of a persistent layer {reason}."
-                )
+    return GraphedStep(step) if way.graphs else step
 
 
 class GraphedStep:

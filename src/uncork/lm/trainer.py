@@ -25,8 +25,9 @@ from uncork.lm.lock import folder_lock
 from uncork.lm.progress import Progress
 from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
-from uncork.lm.step import Carried, TrainingStep, as_configured, check_device
+from uncork.lm.step import Carried, TrainingStep, in_the_way
 from uncork.lm.tensorboard import Events
+from uncork.lm.way import Way
 from uncork.lm.world import World
 from uncork.results import append_jsonl, read_json, write_json
 
@@ -67,7 +68,7 @@ def _train(
     config: Config, folder: Path, resume: bool, world: World, stop: StopRequest, progress: Progress
 ) -> dict[str, Any]:
     check_folder(config, folder, resume)
-    check_device(config, world)
+    way = Way.of(config, world.device, world.size)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write
@@ -109,7 +110,7 @@ def _train(
             best.write()  # before the state that counts on it
             save_state(folder / "state", at.step, tensors, facts)
 
-    step = as_configured(TrainingStep(config, model, forward, optimizer, train_TB, carried))
+    step = in_the_way(TrainingStep(config, model, forward, optimizer, train_TB, carried), way)
     finished = at.epoch >= config.epochs or at.step == config.max_steps
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
@@ -177,7 +178,7 @@ def _train(
     world.wait()
     load_model(folder / "model.safetensors", model)
     valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
-    result = make_result(config, model, at.step, at.epoch, valid, test, folder)
+    result = make_result(config, model, at.step, at.epoch, valid, test, folder) | way._asdict()
     result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
         write_json(folder / "result.json", result)

@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from uncork.lm.dropout import check_probability, keep_mask
+from uncork.lm.dropout import check_probability, drop
 from uncork.lm.persistent import persistent_lstm, unsuited
 
 
@@ -54,27 +54,17 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.run(x_TBD, state, self.drop_weights())
-
-    def drop_weights(self) -> list[Tensor]:
-        """The weights of one pass over a window: a new mask in training."""
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
-            weight_hh = weight_hh * keep_mask(weight_hh, self.p)
+            weight_hh = drop(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
-        if self.persistent and weight_hh.is_cuda:
-            return weights  # its gradients are float32, which a cast here would round
-        return [weight.to(self.compute_dtype or weight.dtype) for weight in weights]
-
-    def run(self, x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """Read the window, or a piece of it, under weights of `drop_weights`."""
         if self.persistent and unsuited(self.hidden_size, x_TBD.shape[1], x_TBD.device) is None:
             y_TBH, hidden_BH, cell_BH = persistent_lstm(x_TBD, state[0][0], state[1][0], weights)
             return y_TBH, (hidden_BH[None], cell_BH[None])
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
         weights = [weight.to(inner) for weight in weights]
         hidden, cell = (part.to(inner) for part in state)
-        y_TBH, hidden, cell = _lstm(x_TBD.to(inner), (hidden, cell), weights)
+        y_TBH, hidden, cell = library_lstm(x_TBD.to(inner), (hidden, cell), weights)
         return y_TBH.to(dtype), (hidden.to(dtype), cell.to(dtype))
 
     def initial_state(self, batch_size: int) -> State:
@@ -85,7 +75,8 @@ class WeightDropLSTM(nn.Module):
         return f"{self.weight_ih.shape[1]}, {self.hidden_size}, p={self.p}"
 
 
-def _lstm(x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def library_lstm(x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """All outputs, the last hidden state and the last cell by torch's kernel, cuDNN's on a GPU."""
     # `train` only says whether cuDNN keeps what backward needs. Tying it to gradients instead of to
     # the module's mode lets dynamic evaluation backpropagate with every dropout off.
     train = torch.is_grad_enabled()

@@ -54,11 +54,6 @@ def sweep(
     runs = [Watched(run) for run in plan(recipes, seeds, changes, out)]
     for watched in runs:  # before any is started
         check_folder(watched.run.config, watched.run.folder, resume)
-        if mps and watched.run.config.recurrence == "persistent":
-            raise ValueError(
-                f"`mps` must be left out with recurrence 'persistent', which needs the GPU whole; run "
-                f"{watched.run.name!r} asks for it. Or take recurrence=library."
-            )
     with StopRequest() as stop, shared_gpu(mps) as settings, Watch(runs) as watch:
         engine = _Engine(runs, parallel, _environment(parallel) | settings, out)
         engine.work(stop, watch, _deadline(minutes))

@@ -24,7 +24,7 @@ LABELS = {
     "mos_plif": "MoS with PLIF",
 }
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
-# Fields that change no number, or rounding alone.
+# Fields that change no number, or rounding alone; older runs have `pieces`.
 FREE = (
     "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "pieces",
     "recurrence",
