@@ -34,8 +34,8 @@ class Layout(NamedTuple):
 
 
 # Wide: every weight in registers, on 96 and 72 multiprocessors at 1150 units. Narrow: on 58 and 36, so that
-# kernels of two or three training runs fit on an H200 beside each other. Set before a layer first runs: what is
-# compiled keeps its layout.
+# kernels of two or three training runs fit on an H200 beside each other. Set before a layer first runs: what
+# is compiled keeps its layout.
 FORWARD = {"wide": Layout(12, 9, 3), "narrow": Layout(20, 12, 3)}
 BACKWARD = {"wide": Layout(16, 12, 4), "narrow": Layout(32, 9, 2)}
 FORWARD_LAYOUT = "narrow"

@@ -1,10 +1,10 @@
 /* Enough of CUDA to run persistent.cu on a CPU: all threads of all blocks are fibers.
  *
  * A fiber runs up to its next barrier, product or look at a flag. A barrier opens when every thread of the block is
- * at it, that of a warp or a product when every thread of the warp is. Blocks run in turn, each as far as it gets without
- * the others, so that one which does not wait for them reads what is not there yet; one block may be held back until no
- * other can go on. If nobody can, as when threads stand at different points, the run is aborted: a GPU would hang. So is
- * one that wrote past its shared memory. Races within a block between barriers are not found.
+ * at it, that of a warp or a product when every thread of the warp is. Blocks run in turn, each as far as it gets
+ * without the others, so that one which does not wait for them reads what is not there yet; one block may be held back
+ * until no other can go on. If nobody can, as when threads stand at different points, the run is aborted: a GPU would
+ * hang. So is one that wrote past its shared memory. Races within a block between barriers are not found.
  */
 #include <cmath>
 #include <cstdio>
