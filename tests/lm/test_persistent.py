@@ -10,15 +10,24 @@ import pytest
 import torch
 
 from uncork.lm import persistent
-from uncork.lm.persistent import BACKWARD_UNITS, FORWARD_UNITS, SOURCE, PersistentLSTM, macros, unsuited
+from uncork.lm.persistent import FLAG_PITCH, SOURCE, PersistentLSTM, blocks, macros, shared_bytes, unsuited
 from uncork.lm.weight_drop import library_lstm
 
 
 COMPILER = shutil.which("c++")
 SHIM = Path(__file__).parent / "cuda" / "persistent.cpp"
 GPU = torch.cuda.is_available()
-# Widths that do and do not fill the blocks, and more streams than one group has.
-SIZES = [(24, 3), (50, 20), (16, 1), (40, 30)]
+# Widths that do and do not fill the blocks, more streams than a group has, more than 32 units for each warp.
+SIZES = [(24, 3), (50, 20), (16, 1), (40, 30), (386, 2)]
+
+
+@pytest.fixture(params=["wide", "narrow"], autouse=True)
+def layout(request, monkeypatch):
+    monkeypatch.setattr(persistent, "FORWARD_LAYOUT", request.param)
+    monkeypatch.setattr(persistent, "BACKWARD_LAYOUT", request.param)
+    # Kernels are kept for good, whatever their layout.
+    persistent._kernels.cache_clear()
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -28,40 +37,50 @@ def emulated(tmp_path_factory):
         pytest.skip("needs a C++ compiler")
 
     @functools.cache
-    def build(size: int, streams: int):
+    def build(source: str, options: tuple[str, ...]):
         folder = tmp_path_factory.mktemp("persistent")
-        (folder / "kernel.cu").write_text(SOURCE.read_text())
+        (folder / "kernel.cu").write_text(source)
         library = folder / "kernel.so"
-        options = [f"-D{name}={value}" for name, value in macros(size, streams).items()]
         subprocess.run(
             [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
              "-o", library, SHIM, *options],
             check=True, capture_output=True,
         )  # fmt: skip
-        return Emulated(ctypes.CDLL(str(library)), size)
+        return ctypes.CDLL(str(library))
 
-    return build
+    def kernels(size: int, streams: int, source: str | None = None):
+        options = tuple(f"-D{name}={value}" for name, value in macros(size, streams).items())
+        return Emulated(build(source or SOURCE.read_text(), options), size, streams)
+
+    return kernels
 
 
 class Emulated:
     """Stands in for the launches on a GPU."""
 
-    def __init__(self, library, size):
-        self.library = library
-        self.blocks = -(-size // FORWARD_UNITS), -(-size // BACKWARD_UNITS)
+    held_back = -1
+
+    def __init__(self, library, size, streams):
+        self.library, self.size = library, size
+        self.blocks, self.shared = blocks(size), shared_bytes(macros(size, streams))
 
     def forward(self, *arguments):
+        _, _, hidden, cell, gates, _ = arguments
+        # What is read before it is written shows.
+        for part in (hidden[1:, :, : self.size], cell[1:], gates):
+            part.fill_(torch.nan)
         self._run(0, arguments)
 
     def backward(self, *arguments):
+        arguments[5].fill_(torch.nan)
         self._run(1, arguments)
 
     def _run(self, which, arguments):
         *tensors, steps = arguments
-        counter = torch.zeros(1, dtype=torch.int32)
-        pointers = [t.data_ptr() for t in (*tensors, counter)]
-        self.library.run(which, self.blocks[which], steps, (ctypes.c_void_p * 7)(*pointers))
-        assert counter.item() == self.blocks[which] * steps
+        flags = torch.zeros(self.blocks[which], FLAG_PITCH, dtype=torch.int32)
+        pointers = (ctypes.c_void_p * 7)(*(t.data_ptr() for t in (*tensors, flags)))
+        self.library.run(which, self.blocks[which], self.shared[which], self.held_back, steps, pointers)
+        assert (flags[:, 0] == steps).all() and not flags[:, 1:].any()
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -177,6 +196,78 @@ def test_every_operand_of_a_product_has_rows_of_whole_16_bytes(device, monkeypat
         assert operand.data_ptr() % 16 == 0
     for leaf in leaves[3:]:
         assert leaf.grad.is_contiguous() and leaf.grad.shape == leaf.shape
+
+
+def both_kernels(kernels, size, streams, steps=3):
+    """What the two kernels write, of one problem."""
+    generator = torch.Generator().manual_seed(size)
+    low = {"dtype": torch.bfloat16}
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    weight = (draw(4 * size, size) * size**-0.5).to(**low)
+    hidden = torch.zeros(steps + 1, streams, macros(size, streams)["PITCH"], **low)
+    hidden[0, :, :size] = draw(streams, size)
+    cell = draw(steps + 1, streams, size)
+    gates, dgates = (torch.empty(steps, streams, 4 * size, **low) for _ in range(2))
+    dcell = draw(streams, size)
+    kernels.forward(draw(steps, streams, 4 * size), weight, hidden, cell, gates, steps)
+    forward = [hidden, cell, gates]
+    if all(torch.isfinite(t).all() for t in forward):
+        kernels.backward(draw(steps, streams, size), weight, gates, cell, dcell, dgates, steps)
+    return [*forward, dcell, dgates]
+
+
+def late_blocks_show(emulated, size, streams, source=None):
+    """Whether a block that is late, whichever it is, changes anything."""
+    right = both_kernels(emulated(size, streams), size, streams)
+    assert all(torch.isfinite(t).all() for t in right)
+    kernels = emulated(size, streams, source)
+    for late in range(max(kernels.blocks)):
+        kernels.held_back = late
+        got = both_kernels(kernels, size, streams)
+        if not all(torch.equal(a, b) for a, b in zip(got, right, strict=True)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("size", "streams"), [(130, 3), (40, 30)])
+def test_no_warp_runs_ahead_of_a_block_it_reads_from(emulated, size, streams):
+    assert not late_blocks_show(emulated, size, streams)
+
+
+@pytest.mark.parametrize(
+    ("waits", "instead"),
+    [
+        ("wait_for(flags, watched, t);", ";"),
+        ("wait_for(flags, watched, t);", "wait_for(flags, watched, t - 1);"),
+        ("wait_for(flags, watched, s);", ";"),
+        ("wait_for(flags, watched, s);", "wait_for(flags, watched, s - 1);"),
+        ("min(end - 32 * PAIRS, turns * HIDDEN - 8)", "end - 32 * PAIRS"),
+        ("first < end && last >= start", "first < end && last >= start + UNITS"),
+        ("first < end && last >= start", "first < end - UNITS && last >= start"),
+    ],
+)
+def test_a_wait_that_is_missing_is_found(emulated, waits, instead):
+    source = SOURCE.read_text()
+    assert source.count(waits) == 1
+    assert late_blocks_show(emulated, 130, 3, source.replace(waits, instead))
+
+
+def test_weights_in_shared_memory_give_what_registers_give(emulated, monkeypatch):
+    """Two blocks of 32 for each warp, as from 386 units on, and few of them in registers."""
+    all_held = emulated(386, 2)
+    right = both_kernels(all_held, 386, 2, steps=2)
+    for name in ("FORWARD", "BACKWARD"):
+        tables = getattr(persistent, name)
+        monkeypatch.setattr(
+            persistent, name, {key: table._replace(held=3, ahead=1) for key, table in tables.items()}
+        )
+    spilt = emulated(386, 2)
+    assert all(more > less for more, less in zip(spilt.shared, all_held.shared, strict=True))
+    got = both_kernels(spilt, 386, 2, steps=2)
+    assert all(torch.isfinite(t).all() and torch.equal(t, other) for t, other in zip(got, right, strict=True))
 
 
 def test_a_window_of_one_step_and_none_that_asks_for_dx(device):

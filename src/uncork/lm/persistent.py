@@ -7,7 +7,7 @@ together or not at all.
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,14 +18,31 @@ from uncork.ops.triton import nvrtc
 
 SOURCE = Path(__file__).with_suffix(".cu")
 # As in the source.
-WARPS, COLUMNS, FORWARD_UNITS, BACKWARD_UNITS = 12, 24, 12, 16
+WARPS, COLUMNS, FLAG_PITCH = 12, 24, 32
 THREADS = 32 * WARPS
-# More would not stay in registers.
+# More would not stay on the chip.
 MOST_HIDDEN = 32 * WARPS * 3
 MOST_STREAMS = 4 * COLUMNS
 # Numbers of bfloat16 in 16 bytes. cuBLAS multiplies matrices whose rows are not whole multiples of that at a
 # fraction of its speed.
 ALIGNED = 8
+
+
+class Layout(NamedTuple):
+    """How a kernel spreads the matrix over the chip."""
+
+    units: int  # of a block
+    held: int  # at most that many fragment pairs (8 registers) of a thread; the rest is in shared memory
+    ahead: int  # blocks of 32 of the other operand a warp reads at once
+
+
+# Wide: every weight in registers, on 96 and 72 multiprocessors at 1150 units. Narrow: on 58 and 36, so that
+# kernels of two or three training runs fit on an H200 beside each other. Set before a layer first runs: what
+# is compiled keeps its layout.
+FORWARD = {"wide": Layout(12, 9, 3), "narrow": Layout(20, 12, 3)}
+BACKWARD = {"wide": Layout(16, 12, 4), "narrow": Layout(32, 9, 2)}
+FORWARD_LAYOUT = "narrow"
+BACKWARD_LAYOUT = "narrow"
 
 
 def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None:
@@ -36,11 +53,15 @@ def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None
         return f"its width must be even and at most {MOST_HIDDEN}, not {hidden_size}"
     if streams > MOST_STREAMS:
         return f"it takes at most {MOST_STREAMS} streams, not {streams}"
-    blocks = torch.cuda.get_device_properties(device).multi_processor_count
-    if -(-hidden_size // FORWARD_UNITS) > blocks:
-        return f"its {-(-hidden_size // FORWARD_UNITS)} blocks must fit on {blocks} multiprocessors at once"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs bfloat16 products, of compute capability 8.0 on"
+    chip = torch.cuda.get_device_properties(device)
+    most = max(blocks(hidden_size))
+    if most > chip.multi_processor_count:
+        return f"its {most} blocks must fit on {chip.multi_processor_count} multiprocessors at once"
+    needed = max(shared_bytes(macros(hidden_size, streams)))
+    if needed > chip.shared_memory_per_block_optin:
+        return f"its blocks need {needed} bytes of shared memory, of {chip.shared_memory_per_block_optin}"
     if not nvrtc.can_compile(device.index):
         return "torch's run-time compiler must work"
     return None
@@ -115,21 +136,47 @@ class PersistentLSTM(torch.autograd.Function):
 def macros(size: int, streams: int) -> dict[str, int]:
     """What the source is compiled with for a layer of `size` units over `streams`."""
     forward, backward = (-(-length // (32 * WARPS)) for length in (size, 4 * size))
-    return {
-        "HIDDEN": size, "STREAMS": streams, "FORWARD_PAIRS": forward, "BACKWARD_PAIRS": backward,
-        "PITCH": 32 * WARPS * forward,
-    }  # fmt: skip
+    given = {"HIDDEN": size, "STREAMS": streams, "PITCH": 32 * WARPS * forward}
+    for name, layout, rows, pairs in (
+        ("FORWARD", FORWARD[FORWARD_LAYOUT], 4, forward),
+        ("BACKWARD", BACKWARD[BACKWARD_LAYOUT], 1, backward),
+    ):
+        given |= {
+            f"{name}_UNITS": layout.units, f"{name}_PAIRS": pairs, f"{name}_AHEAD": min(layout.ahead, pairs),
+            f"{name}_HELD": min(layout.held, _tiles(rows * layout.units) * pairs),
+        }  # fmt: skip
+    return given
+
+
+def blocks(size: int) -> tuple[int, int]:
+    """How many the two launches have."""
+    return -(-size // FORWARD[FORWARD_LAYOUT].units), -(-size // BACKWARD[BACKWARD_LAYOUT].units)
+
+
+def shared_bytes(given: dict[str, int]) -> tuple[int, int]:
+    """What a block of each launch needs: weights that are not in registers, and the sums of every warp."""
+
+    def needed(name: str, rows: int) -> int:
+        tiles = _tiles(rows * given[f"{name}_UNITS"])
+        stored = tiles * given[f"{name}_PAIRS"] - given[f"{name}_HELD"]
+        return 2 * stored * THREADS * 16 + WARPS * 16 * tiles * COLUMNS * 4
+
+    return needed("FORWARD", 4), needed("BACKWARD", 1)
+
+
+def _tiles(rows: int) -> int:
+    return -(-rows // 16)
 
 
 class _Kernels:
     """The two launches for one size."""
 
     def __init__(self, size: int, streams: int, device: int) -> None:
-        self.blocks = -(-size // FORWARD_UNITS), -(-size // BACKWARD_UNITS)
-        pitch = COLUMNS + 1
-        self.shared = 4 * WARPS * 4 * FORWARD_UNITS * pitch, 4 * WARPS * BACKWARD_UNITS * pitch
+        given = macros(size, streams)
+        self.blocks = blocks(size)
+        self.shared = shared_bytes(given)
         self.kernels = tuple(
-            nvrtc.compiled(SOURCE, name, macros(size, streams), shared, device)
+            nvrtc.compiled(SOURCE, name, given, shared, device)
             for name, shared in zip(("lstm_forward", "lstm_backward"), self.shared, strict=True)
         )
 
@@ -141,9 +188,9 @@ class _Kernels:
 
     def _launch(self, which: int, arguments: tuple[Any, ...]) -> None:
         *tensors, steps = arguments
-        counter = torch.zeros(1, dtype=torch.int32, device=tensors[0].device)
+        flags = torch.zeros(self.blocks[which] * FLAG_PITCH, dtype=torch.int32, device=tensors[0].device)
         nvrtc.launch_together(
-            self.kernels[which], self.blocks[which], THREADS, [*tensors, counter, steps], self.shared[which]
+            self.kernels[which], self.blocks[which], THREADS, [*tensors, flags, steps], self.shared[which]
         )
 
 

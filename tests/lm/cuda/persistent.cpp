@@ -1,9 +1,10 @@
 /* Enough of CUDA to run persistent.cu on a CPU: all threads of all blocks are fibers.
  *
- * A fiber runs up to its next barrier, product or look at the counter. A barrier opens when every thread of the block is
- * at it, a product when every thread of the warp is. Blocks run in turn, each as far as it gets without the others, so
- * that one which does not wait for them reads what is not there yet. If nobody can go on, as when threads stand at
- * different points, the run is aborted: a GPU would hang. Races within a block between barriers are not found.
+ * A fiber runs up to its next barrier, product or look at a flag. A barrier opens when every thread of the block is
+ * at it, that of a warp or a product when every thread of the warp is. Blocks run in turn, each as far as it gets
+ * without the others, so that one which does not wait for them reads what is not there yet; one block may be held back
+ * until no other can go on. If nobody can, as when threads stand at different points, the run is aborted: a GPU would
+ * hang. So is one that wrote past its shared memory. Races within a block between barriers are not found.
  */
 #include <cmath>
 #include <cstdio>
@@ -18,12 +19,13 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 struct uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
 struct Index { int x; };
 static Index threadIdx, blockIdx, gridDim;
 static std::vector<std::vector<float>> shared_memory;
-#define partial (shared_memory[blockIdx.x].data())
+#define on_chip ((Fragment *)shared_memory[blockIdx.x].data())
 
-enum State { RUNNING, BARRIER, PRODUCT, LOOK, LOOKING, ENDED };
+enum State { RUNNING, BARRIER, WARP_BARRIER, PRODUCT, LOOK, LOOKING, ENDED };
 struct Fiber { ucontext_t context; State state; unsigned operands[6]; std::vector<char> stack; };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
@@ -65,17 +67,18 @@ static bool run_block(int block, int threads) {
         }
         if (together(first, threads, BARRIER)) release(first, threads), moved = true;
         for (int warp = first; warp < first + threads; warp += 32)
-            if (together(warp, 32, PRODUCT)) release(warp, 32), moved = true;
+            if (together(warp, 32, PRODUCT) || together(warp, 32, WARP_BARRIER)) release(warp, 32), moved = true;
         ever = ever || moved;
     }
     return ever;
 }
-static void run_grid(int blocks, int threads, size_t shared_floats, void (*kernel)()) {
+static void run_grid(int blocks, int threads, size_t shared_bytes, int held_back, void (*kernel)()) {
     body = kernel;
     block_threads = threads;
     gridDim.x = blocks;
-    /* Not a number: what is read before it is written shows. */
-    shared_memory.assign(blocks, std::vector<float>(shared_floats, NAN));
+    /* Not a number: what is read before it is written shows. So does a write to the margin. */
+    const size_t floats = shared_bytes / 4, margin = 1024;
+    shared_memory.assign(blocks, std::vector<float>(floats + margin, NAN));
     fibers = std::vector<Fiber>(blocks * threads);
     for (Fiber &fiber : fibers) {
         fiber.stack.resize(1 << 15);
@@ -88,21 +91,31 @@ static void run_grid(int blocks, int threads, size_t shared_floats, void (*kerne
     const int count = (int)fibers.size();
     while (!together(0, count, ENDED)) {
         bool moved = false;
-        for (int block = 0; block < blocks; block++) moved = run_block(block, threads) || moved;
-        if (!moved) {
+        for (int block = 0; block < blocks; block++)
+            if (block != held_back) moved = run_block(block, threads) || moved;
+        if (!moved && (held_back < 0 || !run_block(held_back, threads))) {
             fprintf(stderr, "the blocks wait for each other\n");
             abort();
         }
     }
+    for (const std::vector<float> &memory : shared_memory)
+        for (size_t i = floats; i < floats + margin; i++)
+            if (!std::isnan(memory[i])) {
+                fprintf(stderr, "a block wrote past its shared memory\n");
+                abort();
+            }
 }
 
 static void __syncthreads() { stop_at(BARRIER); }
-static void arrive(unsigned *counter) { *counter += 1; }
-static unsigned arrived(const unsigned *counter) { stop_at(LOOK); return *counter; }
+static void __syncwarp() { stop_at(WARP_BARRIER); }
+static void arrive(unsigned *flag, unsigned count) { *flag = count; }
+static unsigned arrived(const unsigned *flag) { stop_at(LOOK); return *flag; }
+static int anew(int v) { return v; }
 static float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
 static unsigned __float_as_uint(float f) { unsigned v; memcpy(&v, &f, 4); return v; }
 static int min(int a, int b) { return a < b ? a : b; }
 #define __expf expf
+#define __fdividef(a, b) ((a) / (b))
 static uint4 read(const unsigned short *place) {
     if ((size_t)place % 16) { fprintf(stderr, "a read of 16 bytes off their beat\n"); abort(); }
     uint4 v;
@@ -147,9 +160,8 @@ static void backward_body() {
                   (const float *)pointers[3], (float *)pointers[4], (bf16 *)pointers[5], (unsigned *)pointers[6],
                   steps_given);
 }
-extern "C" void run(int backward, int blocks, int steps, void **given) {
+extern "C" void run(int backward, int blocks, int shared_bytes, int held_back, int steps, void **given) {
     for (int i = 0; i < 7; i++) pointers[i] = given[i];
     steps_given = steps;
-    const int rows = backward ? BACKWARD_UNITS : 4 * FORWARD_UNITS;
-    run_grid(blocks, THREADS, WARPS * rows * ROW_PITCH, backward ? backward_body : forward_body);
+    run_grid(blocks, THREADS, shared_bytes, held_back, backward ? backward_body : forward_body);
 }
