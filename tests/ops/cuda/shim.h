@@ -118,6 +118,7 @@ static inline unsigned __ballot_sync(unsigned, bool v) {
     meet(VOTE);
     return those;
 }
+static inline void __syncwarp() { meet(VOTE); }
 static inline bool __all_sync(unsigned all, bool v) { return __ballot_sync(all, v) == all; }
 
 /* -- numbers -- */

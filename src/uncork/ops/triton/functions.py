@@ -1,8 +1,7 @@
 """Each increasing function inside a kernel: value and slope of a block of logits.
 
 The kinds are those of `uncork.ops.pointwise`, where the formulas are. `parameter_ptr` points to the factor of
-"scale", and to the (value, slope) pairs of "table", each pair of float32 in one 64-bit integer, with the
-values of its knots behind them.
+"scale", and to the (value, slope) pairs of "table", each pair of float32 in one 64-bit integer.
 """
 
 import triton
@@ -67,31 +66,6 @@ def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.c
         return value + slope * offset, slope
     else:
         return z, tl.zeros_like(z) + 1.0
-
-
-@triton.jit
-def table_value(z, parameter_ptr, bound, intervals, step):
-    """f(z) of "table" alone, from the values of two knots: of these twice as many fit into a cache."""
-    index, offset = locate(z, intervals, bound, step)
-    knot_ptr = (parameter_ptr + intervals).to(tl.pointer_type(tl.float32), bitcast=True)
-    left = tl.load(knot_ptr + index)
-    right = tl.load(knot_ptr + index + 1)
-    t = offset / step
-    # Beyond the ends, and for NaN, which must stay so: a slope made of two rounded values would not do.
-    beyond = tl.where((t >= 0.0) & (t <= 1.0), 0, 1)
-    pair = tl.load(parameter_ptr + index, mask=beyond != 0, other=0)
-    slope = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return left + tl.where(beyond != 0, slope * offset, (right - left) * t)
-
-
-@triton.jit
-def value(z, parameter_ptr, first, second, intervals, step, KIND: tl.constexpr):
-    """f(z) as rows are summed by it."""
-    if KIND == TABLE:
-        return table_value(z, parameter_ptr, first, intervals, step)
-    else:
-        f, _ = value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND)
-        return f
 
 
 @triton.jit

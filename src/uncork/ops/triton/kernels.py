@@ -9,7 +9,7 @@ Shapes: z (tokens, K, V). b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import locate, value, value_and_slope
+from uncork.ops.triton.functions import locate, value_and_slope
 from uncork.ops.triton.row_kernels import sum_row
 
 
@@ -103,7 +103,7 @@ def token_kernel(
         for k in range(K):
             row_ptr = z_ptr + (token * K + k) * z_stride
             z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
-            f_word = value(z_word, parameter_ptr, first, second, intervals, step, KIND)
+            f_word, _ = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
             top, total = sum_row(row_ptr, parameter_ptr, first, second, intervals, step, words, KIND, BLOCK)
             rest = tl.log(total)
             log_p = (tl.sum(f_word, 0) - top) - rest

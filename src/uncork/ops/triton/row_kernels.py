@@ -13,7 +13,7 @@ b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import SCALE, value, value_and_slope, weight_and_slope
+from uncork.ops.triton.functions import SCALE, value_and_slope, weight_and_slope
 
 
 @triton.jit
@@ -48,10 +48,9 @@ def row_kernel(
         valid = target != ignore_index
         word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
         z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
-        f_word = value(z_word, parameter_ptr, first, second, intervals, step, KIND)
+        f_word, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
         tl.store(stats_ptr + 2 * rows + row, tl.sum(f_word, 0))
     if FOLD:
-        _, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
         tl.debug_barrier()  # every thread has read the target's logit
         top, total, along = fold_row(row_ptr, valid, parameter_ptr, first, second, words, KIND, SQUARE, BLOCK)
         tl.store(stats_ptr + 3 * rows + row, tl.sum(slope_word, 0))
@@ -74,7 +73,7 @@ def sum_row(
         offsets = start + tl.arange(0, BLOCK)
         m_words = offsets < words
         b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
-        b_f = value(b_z, parameter_ptr, first, second, intervals, step, KIND)
+        b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
         b_f = tl.where(m_words, b_f, float("-inf"))
         higher = tl.maximum(top, tl.max(b_f, 0))
         # A row of -inf so far has no finite maximum to subtract.

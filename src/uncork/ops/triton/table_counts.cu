@@ -161,6 +161,7 @@ __device__ __forceinline__ void add_row(const Window &window, float *staging, bo
         const float carried = window.carry[batch];
         const unsigned any = bits[0].x | bits[0].y | bits[0].z | bits[0].w | bits[1].x | bits[1].y | bits[1].z | bits[1].w;
         if (__ballot_sync(ALL, (any | __float_as_uint(carried)) != 0u) == 0u) continue;
+        __syncwarp(); /* every lane has read what lane 0 clears */
         held[0] = held[32] = make_uint4(0u, 0u, 0u, 0u);
         if (lane == 0) window.carry[batch] = 0.0f;
         if (!valid) continue;
