@@ -46,7 +46,8 @@ __device__ __forceinline__ void add_pair(float2 *to, float a, float b) {
 #endif
 }
 
-/* Units per 1, from the rows of this block: 0 if they have no gradient. */
+/* Units per 1, from the rows of this block: 0 if they have no gradient. A power of 2, so that nothing but the rounding to
+ * a unit is lost. */
 __device__ float unit_scale(const float *factors, const float *shares, int rows) {
     __shared__ float largest[THREADS / 32];
     float most = 0.0f;
@@ -57,7 +58,8 @@ __device__ float unit_scale(const float *factors, const float *shares, int rows)
     __syncthreads();
     for (int warp = 0; warp < THREADS / 32; warp++) most = fmaxf(most, largest[warp]);
     /* Below 2^-80 the scale would not be a float, nor anything it measures one that matters. */
-    return most > 0.0f ? (float)(1ll << FINE) / fmaxf(most, 8.3e-25f) : 0.0f;
+    const int exponent = __float_as_int(fmaxf(most, 8.3e-25f)) >> 23; /* of the power of 2 that is not above */
+    return most > 0.0f ? __int_as_float((254 + FINE - 1 - exponent) << 23) : 0.0f;
 }
 
 /* Adds to a sum modulo 2^32; 1 or -1 if it wrapped. */
