@@ -1,12 +1,13 @@
-"""A table compressed as `uncork.ops.triton.row_gradient` does it, in numpy, and read as its kernel does."""
+"""A table compressed as `uncork.ops.triton.compressed` does it, in numpy, and read as its kernel does."""
 
 import numpy as np
 
 
 GROUP, PIECE = 32, 128
+STEEP, GENTLE = 128, 124
 
 
-def compress(values: np.ndarray, bound: float) -> tuple[np.ndarray, np.ndarray]:
+def compress(values: np.ndarray, bound: float, steepest: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes and bases of the knot values: see `compress_kernel`."""
     intervals = len(values) - 1
     index = np.arange(-(-intervals // PIECE) * PIECE).reshape(-1, GROUP)
@@ -23,7 +24,7 @@ def compress(values: np.ndarray, bound: float) -> tuple[np.ndarray, np.ndarray]:
     number = np.floor(((value - base.view(np.float32)) / reach - 1.0) * 8192.0 + 0.5)
     number = np.clip(number, 0, 8191).astype(np.int64)
     bits = np.maximum((slope.view(np.int32) - (number >> 1) + 2048) >> 12, 0)
-    fine = (exponent <= 128) & (slope >= 0) & (slope < 1e30) & (index > 0) & (index < intervals - 1)
+    fine = (exponent <= steepest) & (slope >= 0) & (slope < 1e30) & (index > 0) & (index < intervals - 1)
     bits = np.where(fine, bits, 0x7FFFF)
     codes = (number << 10) | (bits >> 9) | ((bits & 511) << 23)
     return codes.astype(np.uint32).ravel(), base.astype(np.int32).view(np.uint32).ravel()
@@ -35,3 +36,19 @@ def read(codes: np.ndarray, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     slope = np.abs(((codes << np.uint32(21)) | (codes >> np.uint32(11))).view(np.float32))
     above = ((bases << np.uint32(23)) | (codes & np.uint32(0x7FFC00))).view(np.float32)
     return bases.view(np.float32) + above, slope
+
+
+def on_16_bytes(array: np.ndarray) -> np.ndarray:
+    """The same numbers, where a GPU would have them: at a multiple of 16 bytes."""
+    room = np.zeros(len(array) + 4, np.uint32)
+    room = room[-room.ctypes.data % 16 // 4 :][: len(array)]
+    room[:] = array
+    return room
+
+
+def value_error(values: np.ndarray, codes: np.ndarray, bases: np.ndarray) -> float:
+    """The most that a value of f held by a code is off."""
+    intervals = len(values) - 1
+    value, slope = (x[:intervals] for x in read(codes, bases))
+    right = values[:-1] + 0.5 * (intervals % 2) * np.diff(values)
+    return np.abs(value.astype(float) / np.log2(np.e) - right)[~np.isnan(slope)].max()

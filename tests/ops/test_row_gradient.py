@@ -27,8 +27,9 @@ def library(tmp_path_factory):
     (folder / "kernel.cu").write_text("\n".join(kept))
     macros = {"THREADS": THREADS, "WINDOW": WINDOW, "BLOCKS": BLOCKS}
     subprocess.run(
-        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}", "-o",
-         folder / "kernel.so", SHIMS / "row_gradient.cpp", *(f"-D{k}={v}" for k, v in macros.items())],
+        [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+         f"-I{folder}", f"-I{SOURCES}", "-o", folder / "kernel.so", SHIMS / "row_gradient.cpp",
+         *(f"-D{k}={v}" for k, v in macros.items())],
         check=True, capture_output=True,
     )  # fmt: skip
     return ctypes.CDLL(str(folder / "kernel.so"))
@@ -66,10 +67,7 @@ def found(library, z, values, expected, share, factor, dtype, pitch, target=TARG
     rows, words = z.shape
     intervals = len(values) - 1
     pairs = np.stack([values[:-1], np.diff(values) * (intervals / (2 * BOUND))], 1).astype(np.float32)
-    codes, bases = compressed.compress(values, BOUND)
-    aligned = [np.zeros(len(x) + 4, np.uint32) for x in (codes, bases)]
-    aligned = [x[-x.ctypes.data % 16 // 4 :] for x in aligned]
-    aligned[0][: len(codes)], aligned[1][: len(bases)] = codes, bases
+    codes, bases = map(compressed.on_16_bytes, compressed.compress(values, BOUND, compressed.STEEP))
     counted = min(28_672, intervals)
     middle = (np.mean(z[0], where=np.abs(z[0]) <= BOUND) + BOUND) * intervals / (2 * BOUND)
     window = np.array([np.clip(middle - counted / 2, 0, intervals - counted)], np.int32)
@@ -79,7 +77,7 @@ def found(library, z, values, expected, share, factor, dtype, pitch, target=TARG
     memory[:, :words] = torch.from_numpy(z)
     library.run(
         ctypes.c_void_p(memory.data_ptr()), pitch, int(dtype == torch.float16), at(target), at(stats),
-        at(pairs), at(aligned[0]), at(aligned[1]), at(window), counted, min(WINDOW, len(codes)),
+        at(pairs), at(codes), at(bases), at(window), counted, min(WINDOW, len(codes)),
         rows, words, intervals, ctypes.c_double(BOUND),
     )  # fmt: skip
     assert memory[:, words:].isnan().all()  # what lies behind a row is not its

@@ -50,7 +50,7 @@ def test_knot_values_have_second_derivatives():
 @pytest.mark.parametrize("intervals", [2, 3, 127, 5000, 5001])
 def test_a_compressed_table_is_read_back(intervals, bound):
     """Slopes to 2^-12 and values to 2^-13 of their group's rise, unless they are marked as not held."""
-    from uncork.ops.triton.row_gradient import compress
+    from uncork.ops.triton.compressed import STEEP, compress
 
     random = np.random.default_rng(0)
     slopes = 10.0 ** random.uniform(-6.0, 3.0, intervals)
@@ -59,7 +59,7 @@ def test_a_compressed_table_is_read_back(intervals, bound):
     slopes[intervals // 2 :] = np.minimum(slopes[intervals // 2 :], 2.0)
     step = 2.0 * bound / intervals
     knots = np.concatenate([[0.0], np.cumsum(slopes * step)]) - bound
-    codes, bases = (x.cpu().numpy() for x in compress(torch.from_numpy(knots).to(DEVICE), bound))
+    codes, bases = (x.cpu().numpy() for x in compress(torch.from_numpy(knots).to(DEVICE), bound, STEEP))
     assert len(codes) % 128 == 0 and len(bases) == len(codes) // 32
     value, slope = (x.astype(float) / np.log2(np.e) for x in compressed.read(codes, bases))
     held = ~np.isnan(slope)

@@ -6,10 +6,11 @@ from torch import Tensor
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
 from uncork.ops.triton import kernel_pass, kernels
+from uncork.ops.triton.compressed import DTYPES
 from uncork.ops.triton.dense_mixture import DenseMixturePass
 from uncork.ops.triton.functions import INCREASING, KINDS
 from uncork.ops.triton.kernel_pass import KernelPass, launch_shape, narrow_view, power_of_two
-from uncork.ops.triton.row_gradient import DTYPES, RowGradient
+from uncork.ops.triton.row_gradient import RowGradient
 
 
 def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:

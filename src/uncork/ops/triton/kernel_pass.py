@@ -8,7 +8,7 @@ from torch import Tensor
 from uncork.ops import table
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass
-from uncork.ops.triton import kernels, nvrtc, row_kernels, table_kernels
+from uncork.ops.triton import compressed, kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.functions import KINDS
 from uncork.ops.triton.sums import IntegerSums, Sums
 from uncork.ops.triton.window_sums import CountedSums, SharedSums
@@ -47,6 +47,9 @@ class KernelPass(AbstractPass):
             self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = make_sums(problem, self.intervals, form.constants[0])
+            dtype, bound = problem.latent_NKD.dtype, form.constants[0]
+            if isinstance(self.sums, SharedSums) and compressed.worth_it(dtype, self.intervals, bound):
+                self.sums.codes = compressed.compress(form.tensors[0], bound, compressed.GENTLE)
 
     def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory that chunks of one length use one after another."""

@@ -1,16 +1,9 @@
 /* dL/dz of long rows under a table function, in half precision over the float32 logits, with a window of the table in
  * shared memory: where logits spread, look-ups in the whole table miss the first cache.
  *
- * The window holds 4 bytes per interval, a code, and 4 per GROUP of 32 of them, a base; row_gradient.py builds both for
- * log2(e) f, so that exp(f) is a power of 2. With the bits of a code turned left by 21, its absolute value is the
- * slope; its bits 22 to 10, under the exponent in the base's last 8 bits, are what a value is above the base: the one at
- * the left knot, or in the middle where the number of intervals is odd and 0 is no knot. No bit is cleared first: the
- * slope was rounded, and the base chosen, knowing the others. The slope is right to 2^-12, the value to 2^-13 of its
- * rise over the group, or to float32.
- *
- * An interval for which this is too coarse has a code whose slope is NaN: the first and the last, where f goes on
- * without end, and those too steep. So has the place that stands for everything outside the window. A gradient that
- * is NaN is computed again, from the table in global memory; and so is that of the target word.
+ * The window is of the compressed table: see compressed.cu. Beside the intervals it does not hold, the place that stands
+ * for everything outside the window has a slope of NaN. A gradient that is NaN is computed again, from the table in
+ * global memory; and so is that of the target word.
  *
  * The gradient lies on the logits' memory: a thread may write only what every thread has read. Tile i is the logits
  * from i TILE on, whichever of them a thread takes. Its gradient has half their bytes and covers logits of tile i/2.
@@ -27,11 +20,9 @@
 #define EACH 8 /* logits per thread and tile, on their way while the last ones are worked on; a multiple of 4 */
 #endif
 #define TILE (EACH * THREADS)
-#define GROUP 32
 #define ALL 0xffffffffu
-#define MISSING 0xff8003ffu /* a code whose slope is NaN */
-#define LOG2_E 1.44269504f
-#define LN_2 0.69314718f
+
+#include "compressed.cu"
 
 struct Row {
     float top, rest, factor, share;
@@ -52,17 +43,6 @@ struct Table {
         return (is_word ? g - row.share : g) * pair.y;
     }
 };
-
-/* 2^x; what is too small for a normal float32 is 0, and would be in half precision. */
-__device__ __forceinline__ float power_of_2(float x) {
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
 
 __device__ __forceinline__ void put(__nv_bfloat16 *out, float v) { *out = __float2bfloat16(v); }
 __device__ __forceinline__ void put(__half *out, float v) { *out = __float2half(v); }
@@ -184,10 +164,9 @@ row_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long lo
                 const float moved = __fadd_rd(fmaf(x[q], table.per_step, part), centre);
                 const unsigned place = min(__float_as_uint(moved) - start_bits, (unsigned)width);
                 const unsigned code = code_at[place], base = base_at[place / GROUP];
-                const float slope = fabsf(__uint_as_float(code << 21 | code >> 11));
+                const float slope = coded_slope(code);
                 const float offset = fmaf(centre - moved, table.step, x[q]);
-                const float value = __uint_as_float(base) + __uint_as_float(base << 23 | (code & 0x7ffc00u));
-                g[q] = factor * power_of_2(fmaf(slope, offset, value) - shift) * slope;
+                g[q] = factor * power_of_2(fmaf(slope, offset, coded_value(code, base)) - shift) * slope;
                 sum += g[q];
             }
             if (ignored) {

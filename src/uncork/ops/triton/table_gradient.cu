@@ -13,6 +13,9 @@
  * The target is a word; a distribution, `dense`; or a distribution under a mixture, of which `dense` and `tops` hold two
  * numbers per word: see dense_kernels.py.
  *
+ * COARSE: what is written will be rounded anyway, so f and f' come from the compressed table, of which a cache holds
+ * twice as much; but at the target word, where p - 1 may be small, from the pairs.
+ *
  * The gradient may be half as wide as a logit and lies on the logits' memory: a thread may write only what every
  * thread has read. Writing tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough.
  */
@@ -21,12 +24,14 @@
 
 #define THREADS 1024
 #ifndef EACH
-#define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency */
+#define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 6 if COARSE */
 #endif
 #define TILE (EACH * THREADS)
 #define FINE 38
 #define MIDDLE 0x80000000u
 #define ALL 0xffffffffu
+
+#include "compressed.cu"
 
 __device__ __forceinline__ void put(float *out, float v) { *out = v; }
 __device__ __forceinline__ void put(__nv_bfloat16 *out, float v) { *out = __float2bfloat16(v); }
@@ -74,15 +79,25 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
     for (int q = 0; q < EACH; q++) x[q] = first + q * THREADS < words ? row[first + q * THREADS] : 0.0f;
 }
 
-template <typename Out, bool MIXTURE>
+/* A word's number: COARSE has no register to spare, and without it the compiler makes better use of a wide one. */
+template <bool COARSE> struct Word {
+    typedef long long Type;
+};
+template <> struct Word<true> {
+    typedef int Type;
+};
+
+template <typename Out, bool MIXTURE, bool COARSE>
 __global__ void __launch_bounds__(THREADS, 1)
 table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense,
-               const float *tops, const float *stats, const float2 *pairs, const int *window, float *staging, float2 *spill,
-               double *beyond, int rows, int components, int words, int intervals, int width, int copies, int is_dense,
-               int first_chunk, double bound_) {
+               const float *tops, const float *stats, const float2 *pairs, const unsigned *codes,
+               const unsigned *bases, const int *window, float *staging, float2 *spill, double *beyond, int rows,
+               int components, int words, int intervals, int width, int copies, int is_dense, int first_chunk,
+               double bound_) {
     extern __shared__ unsigned held[];
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
+    const float inside = 0.5f * (intervals & 1) * step; /* from the left knot to where a coded value belongs */
     const int origin = *window, tiles = (words + TILE - 1) / TILE;
     unsigned *mine = held + (threadIdx.x / 32 % copies) * width;
     for (int i = threadIdx.x; i < width * copies; i += THREADS) held[i] = MIDDLE;
@@ -95,14 +110,17 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         Out *out = dz + (long long)row * dz_stride;
         const float top = stats[row], rest = stats[rows + row];
         const float factor = stats[2 * rows + row], share = stats[3 * rows + row];
-        const long long word = is_dense ? -1 : target[row / components];
+        const typename Word<COARSE>::Type word = is_dense ? -1 : target[row / components];
         const long long at = (long long)(row / components) * words;
         const float *weights = is_dense ? dense + at : nullptr, *highest = MIXTURE ? tops + at : nullptr;
         const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f;
+        /* In units of log 2, with what the first product rounds off. */
+        const float top_2 = top * LOG2_E, rest_2 = fmaf(rest, LOG2_E, fmaf(top, LOG2_E, -top_2) + top * LOG2_E_REST);
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
             float x[EACH];
-            float2 pair[EACH];
+            float2 pair[COARSE ? 1 : EACH];
+            unsigned code[COARSE ? EACH : 1], base[COARSE ? EACH : 1];
             int index[EACH];
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
@@ -110,7 +128,12 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 float position = (x[q] + bound) * per_step;
                 position = position > 0.0f ? position : 0.0f; /* NaN too */
                 index[q] = (int)fminf(position, last);
-                pair[q] = __ldg(pairs + index[q]);
+                if (COARSE) {
+                    code[q] = __ldg(codes + index[q]);
+                    base[q] = __ldg(bases + index[q] / GROUP);
+                } else {
+                    pair[q] = __ldg(pairs + index[q]);
+                }
             }
             if ((tile & (tile + 1)) == 0) __syncthreads();
             const int next_row = tile + 1 < tiles ? row : row + gridDim.x;
@@ -120,14 +143,29 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
                 const float offset = fmaf(-((float)i - half), step, x[q]);
-                const float log_p = (fmaf(pair[q].y, offset, pair[q].x) - top) - rest;
-                float g = factor * expf(log_p);
+                float slope, log_p, p;
+                if (COARSE) {
+                    slope = coded_slope(code[q]);
+                    const float above = fmaf(slope, offset - inside, coded_value(code[q], base[q])) - top_2;
+                    p = power_of_2(above - rest_2);
+                    log_p = (above - rest_2) * LN_2;
+                    slope *= LN_2;
+                }
+                if (!COARSE || j == word || isnan(slope)) {
+                    /* So rarely if COARSE that reading again is better than registers for it. */
+                    const float2 known = COARSE ? __ldg(pairs + i) : pair[q];
+                    const float highest_f = COARSE ? stats[row] : top, log_total = COARSE ? stats[rows + row] : rest;
+                    slope = known.y;
+                    log_p = (fmaf(slope, offset, known.x) - highest_f) - log_total;
+                    p = expf(log_p);
+                }
+                float g = factor * p;
                 if (j == word) g -= share;
                 if (is_dense && j < words) {
                     g -= share * weights[j] * (MIXTURE ? expf((log_p + prior) - highest[j]) : 1.0f);
                 }
                 if (j >= words || factor == 0.0f) g = 0.0f;
-                if (j < words) put(out + j, g * pair[q].y);
+                if (j < words) put(out + j, g * slope);
                 const float t = fminf(fmaxf(offset * per_step, 0.0f), 1.0f);
                 float right = g * t, left = g - right;
                 if (g != 0.0f && fabsf(x[q]) > bound) /* 0 times minus infinity is no number */

@@ -70,9 +70,13 @@ class WindowSums(Sums):
 
 
 class SharedSums(WindowSums):
-    """Float sums of a window of knots; see table_gradient.cu."""
+    """Float sums of a window of knots; see table_gradient.cu.
+
+    With `codes`, those of `uncork.ops.triton.compressed` and their bases, dL/dz is read from them.
+    """
 
     way = "after"
+    codes: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
@@ -92,17 +96,20 @@ class SharedSums(WindowSums):
         first = self._start(logits)
         tokens, components, words = logits.shape
         shared = 4 * self.width * self.copies
-        tiles = -(-words // 8192)
+        codes, bases = (pairs, pairs) if self.codes is None else self.codes
+        most = 8 if self.codes is None else 6  # logits per thread that registers have room for
+        tiles = -(-words // (1024 * most))
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
-        kernel = _gradient_kernel(dlogits.dtype, tops is not None, each, shared, logits.device.index)
+        flags = (tops is not None, self.codes is not None)
+        kernel = _gradient_kernel(dlogits.dtype, *flags, each, shared, logits.device.index)
         kernel(
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, target,
-                target if tops is None else tops, stats, pairs, self.window, self.staging, self.spill,
-                self.beyond, tokens * components, components, words, self.intervals, self.width, self.copies,
-                int(target.is_floating_point()), int(first), float(self.bound),
+                target if tops is None else tops, stats, pairs, codes, bases, self.window, self.staging,
+                self.spill, self.beyond, tokens * components, components, words, self.intervals, self.width,
+                self.copies, int(target.is_floating_point()), int(first), float(self.bound),
             ],
             shared_mem=shared,
         )  # fmt: skip
@@ -154,8 +161,10 @@ class CountedSums(WindowSums):
 
 
 @functools.cache
-def _gradient_kernel(dtype: torch.dtype, mixture: bool, each: int, shared_bytes: int, device: int):
-    name = f"table_gradient<{OUTPUTS[dtype]}, {str(mixture).lower()}>"
+def _gradient_kernel(
+    dtype: torch.dtype, mixture: bool, coarse: bool, each: int, shared_bytes: int, device: int
+):
+    name = f"table_gradient<{OUTPUTS[dtype]}, {str(mixture).lower()}, {str(coarse).lower()}>"
     return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each}, shared_bytes, device)
 
 

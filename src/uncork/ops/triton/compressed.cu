@@ -1,0 +1,34 @@
+/* A table in half the bytes, as compressed.py builds it: 4 per interval, a code, and 4 per GROUP of them, a base.
+ *
+ * Both are of log2(e) f, so that exp(f) is a power of 2. With the bits of a code turned left by 21, its absolute value
+ * is the slope; its bits 22 to 10, under the exponent in the base's last 8 bits, are what a value is above the base:
+ * the one at the left knot, or in the middle where the number of intervals is odd and 0 is no knot. No bit is cleared
+ * first: the slope was rounded, and the base chosen, knowing the others. The slope is right to 2^-12, the value to
+ * 2^-13 of its rise over the group, or to float32.
+ *
+ * An interval for which this is too coarse has a code whose slope is NaN, and is read from the pairs: the first and
+ * the last, where f goes on without end, and those too steep.
+ */
+#define GROUP 32
+#define MISSING 0xff8003ffu /* a code whose slope is NaN */
+#define LOG2_E 1.44269504f
+#define LOG2_E_REST 1.92596299e-8f
+#define LN_2 0.69314718f
+
+__device__ __forceinline__ float coded_slope(unsigned code) {
+    return fabsf(__uint_as_float(code << 21 | code >> 11));
+}
+__device__ __forceinline__ float coded_value(unsigned code, unsigned base) {
+    return __uint_as_float(base) + __uint_as_float(base << 23 | (code & 0x7ffc00u));
+}
+
+/* 2^x; what is too small for a normal float32 is 0. */
+__device__ __forceinline__ float power_of_2(float x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
