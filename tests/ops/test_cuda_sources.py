@@ -40,7 +40,7 @@ def kernel(request, tmp_path_factory):
     )
     macros = {
         "THREADS": THREADS, "EACH": 8, "BLOCKS": BLOCKS, "WINDOW": window, "OWN": window // THREADS,
-        "WORDS": window + LIST,
+        "WORDS": window + LIST, "SPILLS": BLOCKS,
     }  # fmt: skip
     library = folder / "kernel.so"
     subprocess.run(
@@ -126,7 +126,7 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected, chunks=1) 
     stats, dz = [], np.zeros(z.shape, np.float32)
     tables = compress(kernel, values)
     staging = np.zeros((BLOCKS, width), np.float32)
-    spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
+    spill, beyond = np.zeros((BLOCKS, intervals, 2), np.float32), np.zeros(2)
     weight, scale = weight.astype(np.float32), scale.astype(np.float32)
     for part in np.array_split(np.arange(len(z)), chunks):
         rows = slice(part[0], part[-1] + 1)
@@ -139,8 +139,8 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected, chunks=1) 
         )  # fmt: skip
     del tables
     knots = np.zeros(max(intervals + 1, origin + width))
-    knots[:intervals] += spill[:, 0]
-    knots[1 : intervals + 1] += spill[:, 1]
+    knots[:intervals] += spill[:, :, 0].sum(0)
+    knots[1 : intervals + 1] += spill[:, :, 1].sum(0)
     knots[origin : origin + width] += staging.astype(float).sum(0)
     assert not knots[intervals + 1 :].any()
     peak, total, f_word = np.concatenate(stats, 1).astype(float)
@@ -308,7 +308,7 @@ def test_distributions_under_a_mixture(kernel):
     window = WINDOWS["table_gradient"]
     origin = int((z[0].mean() + BOUND) / step - window / 2)
     dz, staging = np.zeros(z.shape, np.float32), np.zeros((BLOCKS, window), np.float32)
-    spill, beyond = np.zeros((intervals, 2), np.float32), np.zeros(2)
+    spill, beyond = np.zeros((BLOCKS, intervals, 2), np.float32), np.zeros(2)
     tables, coarse = compress(kernel, values), compressed_error(kernel, values)
     kernel[1].run_mixture(
         at(z), at(given), at(pull.astype(np.float32)), at(top.astype(np.float32)), at(pairs),
@@ -323,8 +323,8 @@ def test_distributions_under_a_mixture(kernel):
     assert (np.abs(dz - right_dz) <= allowed)[clear].all()
     knots = np.bincount(index.ravel(), (g * (1 - offset / step)).ravel(), intervals + 1)
     knots[1:] += np.bincount(index.ravel(), (g * offset / step).ravel(), intervals)
-    knots[:intervals] -= spill[:, 0]
-    knots[1:] -= spill[:, 1]
+    knots[:intervals] -= spill[:, :, 0].sum(0)
+    knots[1:] -= spill[:, :, 1].sum(0)
     knots[origin : origin + window] -= staging.astype(float).sum(0)
     spacing = np.spacing(np.abs(z)).max() / step
     assert np.abs(np.cumsum(knots)).max() <= (2e-6 + coarse + spacing) * np.abs(g).sum()

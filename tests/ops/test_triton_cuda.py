@@ -41,8 +41,8 @@ HEADS = {
     "plif": lambda: MonotonicHead(D, V, PLIF(1001, 3.0, "random", seed=0)),
     "plif1e5": lambda: MonotonicHead(D, V, PLIF()),
     "mos": lambda: MixtureHead(D, V, components=3),
-    # Not with random slopes: a compiler may round the latent vectors in another way, a logit next to a knot is
-    # then read on its other side, and has another slope.
+    # Not with random slopes: a compiler may round latent vectors in another way, and a logit next to a knot
+    # is then read on its other side, where the slope is another.
     "mos_plif": lambda: MixtureHead(D, V, components=3, function=PLIF(1001, 3.0)),
 }
 over_heads = pytest.mark.parametrize("name", HEADS)

@@ -113,16 +113,16 @@ def test_all_sums_are_collected(origin):
     torch.manual_seed(0)
     blocks, width, intervals, per_step = 5, 37, 120, 2.5
     staging = torch.randn(blocks, width, device=DEVICE)
-    spill = torch.randn(intervals, 2, device=DEVICE)
+    spill = torch.randn(3, intervals, 2, device=DEVICE)
     beyond = torch.randn(2, dtype=torch.float64, device=DEVICE)
     found = torch.full((intervals + 1,), float("nan"), dtype=torch.float64, device=DEVICE)
     collect_kernel[(-(-(intervals + 1) // 32),)](
         staging, spill, beyond, torch.tensor([origin], dtype=torch.int32, device=DEVICE), found,
-        width, staging.stride(0), intervals, per_step, blocks=blocks, ROWS=4, BLOCK=32,
+        width, staging.stride(0), intervals, per_step, blocks=blocks, SPILLS=3, ROWS=4, BLOCK=32,
     )  # fmt: skip
     expected = torch.zeros(intervals + 1 + width, dtype=torch.float64, device=DEVICE)
-    expected[:intervals] += spill[:, 0]
-    expected[1 : intervals + 1] += spill[:, 1]
+    expected[:intervals] += spill[:, :, 0].double().sum(0)
+    expected[1 : intervals + 1] += spill[:, :, 1].double().sum(0)
     expected[origin : origin + width] += staging.double().sum(0)
     expected = expected[: intervals + 1]
     pull = torch.stack([-beyond[0], beyond[0], -beyond[1], beyond[1]]) * per_step

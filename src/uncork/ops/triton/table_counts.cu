@@ -188,6 +188,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
              float *staging, float2 *spill, double *beyond, int rows, int words, int intervals, int ignore_index,
              double z_loss_, double bound_) {
     extern __shared__ __align__(16) unsigned held[];
+    spill += blockIdx.x % SPILLS * intervals;
     __shared__ float carry[BATCHES + 1], highest[WARPS], totals[WARPS];
     __shared__ int unfit[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, tiles = (words + TILE - 1) / TILE;

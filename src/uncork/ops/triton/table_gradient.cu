@@ -27,6 +27,9 @@
 #define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 6 if COARSE */
 #endif
 #define TILE (EACH * THREADS)
+#ifndef SPILLS
+#define SPILLS 1 /* copies of the sums outside the window, which blocks take in turn */
+#endif
 #define FINE 38
 #define MIDDLE 0x80000000u
 #define ALL 0xffffffffu
@@ -95,6 +98,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                int components, int words, int intervals, int width, int copies, int is_dense, int first_chunk,
                double bound_) {
     extern __shared__ unsigned held[];
+    spill += blockIdx.x % SPILLS * intervals;
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
     const float inside = 0.5f * (intervals & 1) * step; /* from the left knot to where a coded value belongs */

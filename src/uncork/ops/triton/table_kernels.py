@@ -54,6 +54,7 @@ def collect_kernel(
     intervals,
     per_step,
     blocks: tl.constexpr,
+    SPILLS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -61,8 +62,11 @@ def collect_kernel(
     knot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     m_left = knot < intervals
     m_right = (knot >= 1) & (knot <= intervals)
-    total = tl.load(spill_ptr + 2 * knot, mask=m_left, other=0.0).to(tl.float64)
-    total += tl.load(spill_ptr + 2 * knot - 1, mask=m_right, other=0.0).to(tl.float64)
+    total = tl.zeros([BLOCK], tl.float64)
+    for copy in range(SPILLS):
+        base = spill_ptr + 2 * copy * intervals
+        total += tl.load(base + 2 * knot, mask=m_left, other=0.0).to(tl.float64)
+        total += tl.load(base + 2 * knot - 1, mask=m_right, other=0.0).to(tl.float64)
     place = knot - tl.load(window_ptr)
     for start in range(0, blocks, ROWS):
         row = start + tl.arange(0, ROWS)

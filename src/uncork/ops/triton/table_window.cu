@@ -20,6 +20,9 @@
 #define UNIT_BITS 10
 #define PLACE_BITS 21
 #define FEW (1u << (32 - PLACE_BITS)) /* a packed number is less */
+#ifndef SPILLS
+#define SPILLS 1 /* copies of the sums outside the window, which blocks take in turn */
+#endif
 #ifndef KEPT
 #define KEPT (1 << 25) /* bytes of the last rows of a chunk that the cache may hold for the next kernel */
 #endif

@@ -20,9 +20,11 @@ OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float1
 WINDOW = 32_768
 # A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
 # of these per thread are the window's; lists of the logits outside it take the rest.
-THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 40
+THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 48
 # Counting rows costs a pass over the window for each: worth it for rows of this many words.
 LONG_ROW = 32_768
+# Copies of the sums outside the window, and how many intervals all of them may have.
+MOST_SPILLS, SPILLED_INTERVALS = 8, 2**20
 # The widest interval in which f is as good as linear under the exponential.
 NARROW = 2e-3
 
@@ -34,7 +36,9 @@ class WindowSums(Sums):
         super().__init__(intervals, bound)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
         self.width = width
-        self.spill = torch.zeros(2 * intervals, device=device)
+        # In float32, to which a block may add thousands of times: several copies keep what each loses small.
+        self.spills = max(1, min(MOST_SPILLS, SPILLED_INTERVALS // intervals))
+        self.spill = torch.zeros(self.spills * 2 * intervals, device=device)
         self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
         self.window = torch.empty(2, dtype=torch.int32, device=device)
@@ -64,7 +68,7 @@ class WindowSums(Sums):
         table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 128),)](
             staging, self.spill, self.beyond, self.window, knots,
             self.width, staging.stride(0), self.intervals, self.intervals / (2.0 * self.bound),
-            blocks=0 if self.staging is None else self.blocks, ROWS=32, BLOCK=128,
+            blocks=0 if self.staging is None else self.blocks, SPILLS=self.spills, ROWS=32, BLOCK=128,
         )  # fmt: skip
         return knots
 
@@ -101,7 +105,7 @@ class SharedSums(WindowSums):
         tiles = -(-words // (1024 * most))
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
         flags = (tops is not None, self.codes is not None)
-        kernel = _gradient_kernel(dlogits.dtype, *flags, each, shared, logits.device.index)
+        kernel = _gradient_kernel(dlogits.dtype, *flags, each, self.spills, shared, logits.device.index)
         kernel(
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
@@ -145,7 +149,7 @@ class CountedSums(WindowSums):
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
         stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
-        _count_kernel(self.own, self.words, logits_NKV.device.index)(
+        _count_kernel(self.own, self.words, self.spills, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
@@ -162,13 +166,13 @@ class CountedSums(WindowSums):
 
 @functools.cache
 def _gradient_kernel(
-    dtype: torch.dtype, mixture: bool, coarse: bool, each: int, shared_bytes: int, device: int
+    dtype: torch.dtype, mixture: bool, coarse: bool, each: int, spills: int, shared_bytes: int, device: int
 ):
     name = f"table_gradient<{OUTPUTS[dtype]}, {str(mixture).lower()}, {str(coarse).lower()}>"
-    return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each}, shared_bytes, device)
+    return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each, "SPILLS": spills}, shared_bytes, device)
 
 
 @functools.cache
-def _count_kernel(own: int, words: int, device: int):
-    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH, "WORDS": words}
+def _count_kernel(own: int, words: int, spills: int, device: int):
+    options = {"THREADS": THREADS, "OWN": own, "EACH": EACH, "WORDS": words, "SPILLS": spills}
     return nvrtc.compiled(nvrtc.TABLE_COUNTS, "table_counts", options, 4 * words, device)
