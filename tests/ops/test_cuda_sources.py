@@ -114,8 +114,7 @@ def found(kernel, z, values, target, weight, scale, z_loss, expected, chunks=1) 
     name, library = kernel
     intervals = len(values) - 1
     step = 2 * BOUND / intervals
-    pairs = np.stack([values[:-1], np.diff(values) / step], 1)
-    pairs = np.concatenate([pairs.ravel(), values]).astype(np.float32)  # as `pairs_kernel` writes them
+    pairs = np.stack([values[:-1], np.diff(values) / step], 1).astype(np.float32)
     width = WINDOWS[name]
     middle = (z[0][np.abs(z[0]) <= BOUND].mean() + BOUND) / step
     origin = int(np.clip(middle - (width - 1) / 2, 0, max(intervals - (width - 1), 0)))

@@ -38,9 +38,7 @@ class TritonPass(KernelPass):
         self.row_gradient: RowGradient | None = None
         if self.sums is not None and self.sums.way == "before" and dtype in DTYPES:
             assert self.parameter is not None
-            self.row_gradient = RowGradient(
-                self.form.tensors[0], self.parameter[: self.intervals], self.form.constants[0]
-            )
+            self.row_gradient = RowGradient(self.form.tensors[0], self.parameter, self.form.constants[0])
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         tokens, components, words = logits_NKV.shape

@@ -122,9 +122,8 @@ def scale_in_place(given: Sequence[Tensor], factor: Tensor) -> None:
 
 
 def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
-    """As `pairs_kernel` writes them: an int64 for each interval, and float32 values of knots in the rest."""
-    pairs = knot_values.new_empty(intervals + intervals // 2 + 1, dtype=torch.int64)
-    table_kernels.pairs_kernel[(intervals // 1024 + 1,)](
+    pairs = knot_values.new_empty(intervals, dtype=torch.int64)
+    table_kernels.pairs_kernel[(-(-intervals // 1024),)](
         knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
     )
     return pairs

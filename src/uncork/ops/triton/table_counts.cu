@@ -75,7 +75,7 @@ struct Outside {
     __device__ __forceinline__ void visit_row(const Window &window, const float *row, int words) {
         for (int start = 0; start < words; start += TILE) {
             float x[EACH], offset;
-            read_tile(x, row, start, words, true);
+            read_tile(x, row, start, words);
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
                 const bool counted = window.counts(x[q], window.units(x[q]));
@@ -109,7 +109,6 @@ __device__ __forceinline__ float sum_intervals(const Window &window, const Table
     const int lane = threadIdx.x & 31, first = window.first / BATCH;
     const int end = APART ? first + BATCHES / 2 : BATCHES;
     const int last = (int)table.last;
-    const float *const values = (const float *)(table.pairs + last + 1);
     float total = 0.0f;
     found = 0;
     for (int batch = first + threadIdx.x / 32; batch < end; batch += WARPS) {
@@ -118,14 +117,9 @@ __device__ __forceinline__ float sum_intervals(const Window &window, const Table
 #pragma unroll
         for (int q = 0; q < 8; q++) any |= word[q] = window.held[start + 32 * q];
         if (__ballot_sync(ALL, any != 0u) == 0u) continue;
-        /* Two values instead of value and slope: half as many bytes, and what a slope made of them is off, 1e-6 of a step,
-         * moves that much of an interval's mass to the next knot. */
-        float value[8], next[8];
+        float2 pair[8];
 #pragma unroll
-        for (int q = 0; q < 8; q++) {
-            const float *const knot = values + min(origin + start + 32 * q, last);
-            value[q] = __ldg(knot), next[q] = __ldg(knot + 1);
-        }
+        for (int q = 0; q < 8; q++) pair[q] = __ldg(table.pairs + min(origin + start + 32 * q, last));
         float before = 0.0f;
 #pragma unroll
         for (int q = 0; q < 8; q++) {
@@ -143,7 +137,7 @@ __device__ __forceinline__ float sum_intervals(const Window &window, const Table
                 found += (int)number;
             }
             /* An empty interval may be so far above the peak that its exponential is infinite, and 0 times it NaN. */
-            const float a = next[q] - value[q], scale = expf(fminf(fmaf(0.5f, a, value[q]) - peak, 80.0f));
+            const float a = pair[q].y * table.step, scale = expf(fminf(fmaf(0.5f, a, pair[q].x) - peak, 80.0f));
             /* With sum t^2 = t - n/6, as for places spread evenly: off by less than a/6 of an interval. */
             const float right = scale * fmaf(a, 0.5f * t - n * (1.0f / 6.0f), t);
             const float both = scale * (fmaf(a, t - 0.5f * n, n) + a * a * n * (1.0f / 24.0f));
@@ -207,8 +201,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
 
     bool crowded = false; /* whether the last row did not fit packed words */
     float ahead[EACH];
-    const int let_go = rows - KEPT / 4 / words; /* rows before this one need not stay in the cache */
-    if (blockIdx.x < rows) read_tile(ahead, z + (long long)blockIdx.x * z_stride, 0, words, (int)blockIdx.x >= let_go);
+    if (blockIdx.x < rows) read_tile(ahead, z + (long long)blockIdx.x * z_stride, 0, words);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *logits = z + (long long)row * z_stride;
         const long long word = target[row];
@@ -221,7 +214,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
             for (int q = 0; q < EACH; q++) x[q] = ahead[q];
             const bool within = tile + 1 < tiles;
             const int next = within ? row : row + gridDim.x;
-            if (next < rows) read_tile(ahead, z + (long long)next * z_stride, within ? (tile + 1) * TILE : 0, words, next >= let_go);
+            if (next < rows) read_tile(ahead, z + (long long)next * z_stride, within ? (tile + 1) * TILE : 0, words);
             if (apart)
                 count_tile<true>(x, window, list, tally);
             else
@@ -230,7 +223,6 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
         tally.highest = warp_max(tally.highest);
         if (lane == 0) highest[warp] = tally.highest;
         __syncthreads(); /* also ends the counting */
-        if (threadIdx.x == 0 && row + gridDim.x < rows) prefetch(logits + (long long)gridDim.x * z_stride, words);
         float peak = warp_max(lane < WARPS ? highest[lane] : NEGATIVE_INFINITY), offset;
         if (peak == NEGATIVE_INFINITY) {
             peak = 0.0f;
@@ -273,7 +265,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
             tally.listed = tally.missed = 0;
             for (int tile = 0; tile < tiles; tile++) {
                 float x[EACH];
-                read_tile(x, logits, tile * TILE, words, true);
+                read_tile(x, logits, tile * TILE, words);
                 count_tile<true>(x, window, list, tally);
             }
             __syncthreads();

@@ -23,17 +23,11 @@
 #ifndef SPILLS
 #define SPILLS 1 /* copies of the sums outside the window, which blocks take in turn */
 #endif
-#ifndef KEPT
-#define KEPT (1 << 25) /* bytes of the last rows of a chunk that the cache may hold for the next kernel */
-#endif
-#ifndef PREFETCHED
-#define PREFETCHED (1 << 17) /* bytes of a block's next row on their way to the cache while intervals are summed */
-#endif
 #define ALL 0xffffffffu
 #define NEGATIVE_INFINITY __int_as_float(0xff800000)
 
 struct Table {
-    const float2 *pairs; /* value at the left knot, slope; behind all of them the values of the knots alone */
+    const float2 *pairs; /* value at the left knot, slope */
     float bound, step, per_step, half, last;
 
     /* floor(position) by an addition that rounds down: conversion instructions are slow. */
@@ -136,15 +130,11 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-/* A tile of a row; beyond its end come masked words, which add nothing to anything. Most rows are read from the chip's
- * memory again by the kernel that follows, so they are first to leave the cache, where the blocks' sums are to stay; it
- * begins with the last ones, which are to be `kept`. */
-__device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int start, int words, bool kept) {
+/* A tile of a row; beyond its end come masked words, which add nothing to anything. Read once, so first to leave the
+ * cache: the blocks' sums are to stay there. */
+__device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int start, int words) {
     const float *from = row + start + threadIdx.x;
-    if (start + TILE <= words && kept) {
-#pragma unroll
-        for (int q = 0; q < EACH; q++) x[q] = __ldg(from + q * THREADS);
-    } else if (start + TILE <= words) {
+    if (start + TILE <= words) {
 #pragma unroll
         for (int q = 0; q < EACH; q++) x[q] = __ldcs(from + q * THREADS);
     } else {
@@ -152,15 +142,6 @@ __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, in
 #pragma unroll
         for (int q = 0; q < EACH; q++) x[q] = q * THREADS < left ? __ldcs(from + q * THREADS) : NEGATIVE_INFINITY;
     }
-}
-
-/* The part of a row behind its first tile, to the cache that all blocks share. */
-__device__ __forceinline__ void prefetch(const float *row, int words) {
-#if __CUDA_ARCH__ >= 900
-    const int bytes = min(4 * (words - TILE), PREFETCHED) & ~15;
-    if (bytes <= 0 || ((unsigned long long)(row + TILE) & 15)) return;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row + TILE), "r"(bytes) : "memory");
-#endif
 }
 
 /* Those of a warp's 32 logits that are outside the window. */
