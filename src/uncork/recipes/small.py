@@ -35,6 +35,7 @@ def tiny(config: Config) -> Config:
     return replace(
         config,
         name=f"{config.name}_tiny",
+        precision="float32",
         epochs=2,
         log_every=20,
         model=model,

@@ -58,6 +58,7 @@ def wikitext2_mos_plif() -> Config:
 def _pointwise(name: str, head: HeadConfig) -> Config:
     return Config(
         name=name,
+        precision="bfloat16",
         seed=1882,
         epochs=1000,
         model=ModelConfig(input_dropout=0.65, hidden_dropout=0.2, head=head),
@@ -77,6 +78,7 @@ def _mixture(name: str, head: HeadConfig) -> Config:
     )
     return Config(
         name=name,
+        precision="bfloat16",
         seed=1882,
         epochs=1000,
         model=model,
