@@ -10,6 +10,7 @@ from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass
 from uncork.ops.triton import compressed, kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.functions import KINDS
+from uncork.ops.triton.row_stats import RowStats
 from uncork.ops.triton.sums import IntegerSums, Sums
 from uncork.ops.triton.window_sums import CountedSums, SharedSums
 
@@ -36,6 +37,7 @@ class KernelPass(AbstractPass):
         self.parameter: Tensor | None = None
         self.intervals, self.step = 2, 1.0
         self.sums: Sums | None = None
+        self.row_stats: RowStats | None = None
         self.dscale: Tensor | None = None
         self.want_dscale = form.kind == "scale" and function_grad
         self.scratch: dict[str, Tensor] = {}
@@ -47,9 +49,18 @@ class KernelPass(AbstractPass):
             self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = make_sums(problem, self.intervals, form.constants[0])
-            dtype, bound = problem.latent_NKD.dtype, form.constants[0]
-            if isinstance(self.sums, SharedSums) and compressed.worth_it(dtype, self.intervals, bound):
-                self.sums.codes = compressed.compress(form.tensors[0], bound, compressed.GENTLE)
+            self._compress(problem)
+
+    def _compress(self, problem: Problem) -> None:
+        """Let the sums, and the statistics of rows, read a compressed table where that is worth it."""
+        knot_values, bound = self.form.tensors[0], self.form.constants[0]
+        worth = compressed.worth_it(problem.latent_NKD.dtype, self.intervals, bound)
+        if not worth or not isinstance(self.sums, SharedSums):
+            return
+        assert self.parameter is not None
+        self.sums.codes = compressed.compress(knot_values, bound, compressed.GENTLE)
+        if abs(problem.ignore_index) < 2**31:
+            self.row_stats = RowStats(self.sums, self.parameter)
 
     def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory that chunks of one length use one after another."""
@@ -65,7 +76,9 @@ class KernelPass(AbstractPass):
         tokens, components, words = logits_NKV.shape
         rows = tokens * components
         block, num_warps = launch_shape(words)
-        if rows:
+        if rows and self.row_stats is not None:
+            self.row_stats.write(problem, logits_NKV, target, row_stats)
+        elif rows:
             row_kernels.row_kernel[(rows,)](
                 logits_NKV, logits_NKV.stride(1), target, row_stats,
                 row_stats if self.parameter is None else self.parameter, *self.form.constants,
