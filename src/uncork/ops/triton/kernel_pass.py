@@ -46,21 +46,24 @@ class KernelPass(AbstractPass):
         if form.kind == "table":
             self.intervals = form.tensors[0].numel() - 1
             self.step = table.step_of(form.tensors[0], form.constants[0])
-            self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = make_sums(problem, self.intervals, form.constants[0])
-            self._compress(problem)
+            self.parameter = self._table(problem)
 
-    def _compress(self, problem: Problem) -> None:
-        """Let the sums, and the statistics of rows, read a compressed table where that is worth it."""
+    def _table(self, problem: Problem) -> Tensor:
+        """(value, slope) pairs; and, where it is worth it, a compressed table for the sums and the rows."""
         knot_values, bound = self.form.tensors[0], self.form.constants[0]
+        pairs = knot_values.new_empty(self.intervals, dtype=torch.int64)
         worth = compressed.worth_it(problem.latent_NKD.dtype, self.intervals, bound)
-        if not worth or not isinstance(self.sums, SharedSums):
-            return
-        assert self.parameter is not None
-        self.sums.codes = compressed.compress(knot_values, bound, compressed.GENTLE)
-        if abs(problem.ignore_index) < 2**31:
-            self.row_stats = RowStats(self.sums, self.parameter)
+        if worth and isinstance(self.sums, SharedSums):
+            self.sums.codes = compressed.compress(knot_values, bound, compressed.GENTLE, pairs)
+            if abs(problem.ignore_index) < 2**31:
+                self.row_stats = RowStats(self.sums, pairs)
+        else:
+            table_kernels.pairs_kernel[(-(-self.intervals // 1024),)](
+                knot_values, pairs, self.intervals, 1.0 / self.step, BLOCK=1024
+            )
+        return pairs
 
     def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory that chunks of one length use one after another."""
@@ -132,14 +135,6 @@ def scale_in_place(given: Sequence[Tensor], factor: Tensor) -> None:
         kernels.scale_kernel[(programs, len(some))](
             *some, *[some[0]] * missing, *sizes, *[0] * missing, factor, BLOCK=4096
         )
-
-
-def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
-    pairs = knot_values.new_empty(intervals, dtype=torch.int64)
-    table_kernels.pairs_kernel[(-(-intervals // 1024),)](
-        knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
-    )
-    return pairs
 
 
 def narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:
