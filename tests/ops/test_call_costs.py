@@ -55,6 +55,24 @@ def launches(monkeypatch):
     return names
 
 
+def forward_and_backward(function, components) -> Counter:
+    """The operations of torch that a step takes."""
+    with FakeTensorMode(), uncork.chunk_bytes(256 * 2**20), Operations() as operations_of_torch:
+        shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
+        x, weight = torch.empty(shape).requires_grad_(), torch.empty(WORDS, WIDTH).requires_grad_()
+        target = torch.empty(TOKENS, dtype=torch.int64)
+        keywords = {"function": None if function is None else function(), "backend": "triton"}
+        log_prior = None if components is None else torch.empty(shape[:2]).requires_grad_()
+        operations_of_torch.counted.clear()
+        if log_prior is None:
+            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
+        else:
+            loss = uncork.mixture_cross_entropy(x, log_prior, weight, target, **keywords)
+        loss.backward()
+    assert operations_of_torch.counted["aten.mm.out"] + operations_of_torch.counted["aten.mm.default"] >= 2
+    return operations_of_torch.counted
+
+
 @pytest.mark.parametrize(
     ("function", "components", "operations", "kernels"),
     [
@@ -69,28 +87,35 @@ def launches(monkeypatch):
     ids=["softmax", "sigsoftmax", "scale", "plif", "mos", "mos+plif"],
 )
 def test_forward_and_backward(launches, function, components, operations, kernels):
-    with FakeTensorMode(), uncork.chunk_bytes(256 * 2**20), Operations() as operations_of_torch:
-        shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
-        x, weight = torch.empty(shape).requires_grad_(), torch.empty(WORDS, WIDTH).requires_grad_()
-        target = torch.empty(TOKENS, dtype=torch.int64)
-        keywords = {"function": None if function is None else function(), "backend": "triton"}
-        log_prior = None if components is None else torch.empty(shape[:2]).requires_grad_()
-        operations_of_torch.counted.clear()
-        if log_prior is None:
-            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
-        else:
-            loss = uncork.mixture_cross_entropy(x, log_prior, weight, target, **keywords)
-        loss.backward()
-    counted = operations_of_torch.counted
-    assert counted["aten.mm.out"] + counted["aten.mm.default"] >= 2  # it did run
+    counted = forward_and_backward(function, components)
     assert counted.total() <= operations, counted
     assert len(launches) <= kernels, launches
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_long_rows_under_a_table(launches, dtype, monkeypatch):
-    """In half precision dL/dz has a kernel of its own; each kernel in CUDA gets the arguments it takes."""
-    from uncork.ops.triton import nvrtc, row_gradient, window_sums
+@pytest.mark.parametrize(
+    ("components", "operations", "kernels"), [(None, 38, 11), (15, 192, 41)], ids=["plif", "mos+plif"]
+)
+def test_a_compressed_table_is_made_with_the_table(launches, tf32, components, operations, kernels):
+    """In the same launch, with two allocations more. One softmax has a kernel more, and room for what it
+    finds: it sums rows faster than the token kernel, which otherwise does.
+    """
+    counted = forward_and_backward(functions.PLIF, components)
+    assert counted.total() <= operations, counted
+    assert len(launches) <= kernels, launches
+
+
+@pytest.fixture
+def tf32():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def sources(launches, monkeypatch):
+    """The names of kernels as before, those in CUDA by their source; each gets the arguments it takes."""
+    from uncork.ops.triton import nvrtc, row_gradient, row_stats, window_sums
 
     def compiled(source, *_):
         parameters = re.search(r"__global__[^(]*\([^)]*\)\s*\w+\(([^)]*)\)", source.read_text()).group(1)
@@ -103,8 +128,18 @@ def test_long_rows_under_a_table(launches, dtype, monkeypatch):
         return launch
 
     monkeypatch.setattr(nvrtc, "compiled", compiled)
-    for module, name in ((window_sums, "_count_kernel"), (row_gradient, "_kernel")):
+    kernels = (
+        (window_sums, "_count_kernel"), (window_sums, "_gradient_kernel"), (row_gradient, "_kernel"),
+        (row_stats, "_kernel"),
+    )  # fmt: skip
+    for module, name in kernels:
         monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)  # not kept for other tests
+    return launches
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_long_rows_under_a_table(sources, dtype):
+    """In half precision dL/dz has a kernel of its own."""
     with FakeTensorMode(), uncork.chunk_bytes(256 * 40_000 * 4):
         x, weight = (torch.empty(n, 64, dtype=dtype).requires_grad_() for n in (512, 40_000))
         target = torch.empty(512, dtype=torch.int64)
@@ -112,5 +147,36 @@ def test_long_rows_under_a_table(launches, dtype, monkeypatch):
         loss.backward()
     each_chunk = ["table_counts", "token_kernel"] + ["row_gradient"] * (dtype != torch.float32)
     known = {"table_counts", "token_kernel", "row_gradient"}
-    assert [name for name in launches if name in known] == each_chunk * 2
-    assert launches.count("compress_kernel") == (dtype != torch.float32)
+    assert [name for name in sources if name in known] == each_chunk * 2
+    assert sources.count("compress_kernel") == (dtype != torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["one softmax", "mixture", "dense", "dense mixture"])
+@pytest.mark.parametrize("precision", ["highest", "high", "bfloat16"])
+@pytest.mark.parametrize("knots", [100_001, 1_001])
+def test_short_rows_under_a_table(sources, request, kind, precision, knots):
+    """Rounded gradients come from a compressed table if it is large, and exact ones from the table itself."""
+    if precision == "high":
+        request.getfixturevalue("tf32")
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    tokens, words, mixture = 1024, 5000, kind.endswith("mixture")
+    with FakeTensorMode(), uncork.chunk_bytes(512 * words * (12 if mixture else 4)):
+        x = torch.empty((tokens, 2, 64) if mixture else (tokens, 64), dtype=dtype).requires_grad_()
+        weight = torch.empty(words, 64, dtype=dtype).requires_grad_()
+        target = torch.empty(tokens, words) if "dense" in kind else torch.empty(tokens, dtype=torch.int64)
+        keywords = {"function": functions.PLIF(knots=knots), "backend": "triton"}
+        if mixture:
+            prior = torch.empty(tokens, 2).requires_grad_()
+            loss = uncork.mixture_cross_entropy(x, prior, weight, target, **keywords)
+        else:
+            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
+        loss.backward()
+    coarse = precision != "highest" and knots > 100_000
+    rows = "row_stats" if coarse else "row_kernel"
+    token = "distribution_kernel" if kind == "dense mixture" else "token_kernel"
+    each_chunk = [rows] * (coarse or mixture) + [token, "table_gradient"]
+    chunks = sources.count("table_gradient")
+    assert chunks >= 2
+    known = {"row_stats", "row_kernel", "token_kernel", "distribution_kernel", "table_gradient"}
+    assert [name for name in sources if name in known] == each_chunk * chunks
+    assert sources.count("compress_kernel") == coarse and sources.count("window_kernel") == 1

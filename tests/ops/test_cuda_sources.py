@@ -278,6 +278,20 @@ def check_sums(kernel, z, intervals, chunks=1, word=None, last_scale=0.3):
     assert (np.abs(sums.dz - expected.dz) <= allowed)[clear].all()
 
 
+@pytest.mark.parametrize("kernel", ["coarse"], indirect=True)
+@pytest.mark.parametrize("kind", ["narrow", "wide", "moved"])
+def test_each_gradient_is_closer_than_tf32_rounds(kernel, kind):
+    """Not only the large ones. TF32 rounds by up to 2^-11, and bfloat16 by more."""
+    z, values, target, weight, scale, z_loss = setting(logits(kind), 100_000)
+    expected = right(z, values, target, weight, scale, z_loss)
+    sums = found(kernel, z, values, target, weight, scale, z_loss, expected)
+    position = (z.astype(float) + BOUND) * (100_000 / (2 * BOUND))
+    clear = np.abs(position - np.round(position)) > 2.0 * np.spacing(np.float32(100_000))
+    keep = clear & (np.abs(expected.dz) > 1e-30)
+    assert keep.mean() > 0.5
+    assert np.abs(sums.dz / np.where(keep, expected.dz, 1.0) - 1.0)[keep].max() < 0.6 * 2.0**-11
+
+
 @pytest.mark.parametrize("kernel", ["table_gradient", "coarse"], indirect=True)
 def test_distributions_under_a_mixture(kernel):
     """Responsibilities that depend on the word, out of the two numbers per word the kernel is given."""

@@ -59,7 +59,13 @@ def test_a_compressed_table_is_read_back(intervals, bound):
     slopes[intervals // 2 :] = np.minimum(slopes[intervals // 2 :], 2.0)
     step = 2.0 * bound / intervals
     knots = np.concatenate([[0.0], np.cumsum(slopes * step)]) - bound
-    codes, bases = (x.cpu().numpy() for x in compress(torch.from_numpy(knots).to(DEVICE), bound, STEEP))
+    pairs = torch.empty(intervals, 2, device=DEVICE)
+    on_device = torch.from_numpy(knots).to(DEVICE)
+    codes, bases = (
+        x.cpu().numpy() for x in compress(on_device, bound, STEEP, pairs.view(torch.int64).squeeze(1))
+    )
+    both = np.stack([knots[:-1], np.diff(knots) / step], 1)
+    np.testing.assert_allclose(pairs.cpu().numpy(), both, rtol=3e-7, atol=1e-38)
     assert len(codes) % 128 == 0 and len(bases) == len(codes) // 32
     value, slope = (x.astype(float) / np.log2(np.e) for x in compressed.read(codes, bases))
     held = ~np.isnan(slope)

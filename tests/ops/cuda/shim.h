@@ -143,6 +143,8 @@ template <typename T> static inline T __ldcs(const T *p) {
     if ((uintptr_t)p % alignof(T)) abort(); /* a GPU would stop */
     return *p;
 }
+template <typename T> static inline T __ldcg(const T *p) { return __ldcs(p); }
+static inline void __threadfence_block() {}
 template <typename T, typename U> static inline T atomicAdd(T *p, U v) {
     const T old = *p;
     *p += v;

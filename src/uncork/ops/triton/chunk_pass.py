@@ -68,7 +68,7 @@ class TritonPass(KernelPass):
             stats = self.shared("stats", (4 * rows,), loss_N)
         if way == "before":
             row_stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
-        elif fold or (components > 1 and tokens):
+        elif fold or ((components > 1 or self.row_stats is not None) and tokens):
             row_stats = self.shared("row_stats", ((6 if fold else 3) * rows,), loss_N)
             self.reduce_rows(problem, logits_NKV, target, row_stats, fold)
         block, num_warps = launch_shape(words)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from uncork.ops.triton.table_kernels import wide
+from uncork.ops.triton.table_kernels import pair_of, wide
 
 
 # Intervals that share a base, and how many intervals a window is a multiple of: 16 bytes of bases.
@@ -28,9 +28,11 @@ def compress_kernel(
     knot_ptr,
     code_ptr,
     base_ptr,
+    pairs_ptr,
     intervals,
     per_step,
     steepest,
+    WANT_PAIRS: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
 ):
@@ -70,6 +72,8 @@ def compress_kernel(
     bits = tl.where(fine, tl.maximum(bits, 0), 0x7FFFF)
     tl.store(code_ptr + index, (number << 10) | (bits >> 9) | ((bits & 511) << 23))
     tl.store(base_ptr + group[:, None], base)
+    if WANT_PAIRS:
+        tl.store(pairs_ptr + index, pair_of(left, right, per_step), mask=index < intervals)
 
 
 def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
@@ -79,16 +83,18 @@ def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
     return rounded and MANY <= intervals <= 2**21 and 2.0 * bound / intervals <= NARROW
 
 
-def compress(knot_values: Tensor, bound: float, steepest: int) -> tuple[Tensor, Tensor]:
-    """Codes and bases, up to a multiple of PIECE intervals."""
+def compress(
+    knot_values: Tensor, bound: float, steepest: int, pairs: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Codes and bases, up to a multiple of PIECE intervals; and `pairs`, in the same launch, if given."""
     intervals = knot_values.numel() - 1
     padded = -(-intervals // PIECE) * PIECE
     codes = knot_values.new_empty(padded, dtype=torch.int32)
     bases = knot_values.new_empty(padded // GROUP, dtype=torch.int32)
-    groups = PIECE // GROUP
     compress_kernel[(padded // PIECE,)](
-        knot_values, codes, bases, intervals, intervals / (2.0 * bound), steepest, GROUPS=groups, GROUP=GROUP
-    )
+        knot_values, codes, bases, codes if pairs is None else pairs, intervals, intervals / (2.0 * bound),
+        steepest, WANT_PAIRS=pairs is not None, GROUPS=PIECE // GROUP, GROUP=GROUP,
+    )  # fmt: skip
     return codes, bases
 
 

@@ -10,6 +10,7 @@ from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass
 from uncork.ops.triton import compressed, kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.functions import KINDS
+from uncork.ops.triton.row_stats import RowStats
 from uncork.ops.triton.sums import IntegerSums, Sums
 from uncork.ops.triton.window_sums import CountedSums, SharedSums
 
@@ -36,6 +37,7 @@ class KernelPass(AbstractPass):
         self.parameter: Tensor | None = None
         self.intervals, self.step = 2, 1.0
         self.sums: Sums | None = None
+        self.row_stats: RowStats | None = None
         self.dscale: Tensor | None = None
         self.want_dscale = form.kind == "scale" and function_grad
         self.scratch: dict[str, Tensor] = {}
@@ -44,12 +46,24 @@ class KernelPass(AbstractPass):
         if form.kind == "table":
             self.intervals = form.tensors[0].numel() - 1
             self.step = table.step_of(form.tensors[0], form.constants[0])
-            self.parameter = _pairs(form.tensors[0], self.intervals, self.step)
             if function_grad:
                 self.sums = make_sums(problem, self.intervals, form.constants[0])
-            dtype, bound = problem.latent_NKD.dtype, form.constants[0]
-            if isinstance(self.sums, SharedSums) and compressed.worth_it(dtype, self.intervals, bound):
-                self.sums.codes = compressed.compress(form.tensors[0], bound, compressed.GENTLE)
+            self.parameter = self._table(problem)
+
+    def _table(self, problem: Problem) -> Tensor:
+        """(value, slope) pairs; and, where it is worth it, a compressed table for the sums and the rows."""
+        knot_values, bound = self.form.tensors[0], self.form.constants[0]
+        pairs = knot_values.new_empty(self.intervals, dtype=torch.int64)
+        worth = compressed.worth_it(problem.latent_NKD.dtype, self.intervals, bound)
+        if worth and isinstance(self.sums, SharedSums):
+            self.sums.codes = compressed.compress(knot_values, bound, compressed.GENTLE, pairs)
+            if abs(problem.ignore_index) < 2**31:
+                self.row_stats = RowStats(self.sums, pairs)
+        else:
+            table_kernels.pairs_kernel[(-(-self.intervals // 1024),)](
+                knot_values, pairs, self.intervals, 1.0 / self.step, BLOCK=1024
+            )
+        return pairs
 
     def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory that chunks of one length use one after another."""
@@ -65,7 +79,9 @@ class KernelPass(AbstractPass):
         tokens, components, words = logits_NKV.shape
         rows = tokens * components
         block, num_warps = launch_shape(words)
-        if rows:
+        if rows and self.row_stats is not None:
+            self.row_stats.write(problem, logits_NKV, target, row_stats)
+        elif rows:
             row_kernels.row_kernel[(rows,)](
                 logits_NKV, logits_NKV.stride(1), target, row_stats,
                 row_stats if self.parameter is None else self.parameter, *self.form.constants,
@@ -119,14 +135,6 @@ def scale_in_place(given: Sequence[Tensor], factor: Tensor) -> None:
         kernels.scale_kernel[(programs, len(some))](
             *some, *[some[0]] * missing, *sizes, *[0] * missing, factor, BLOCK=4096
         )
-
-
-def _pairs(knot_values: Tensor, intervals: int, step: float) -> Tensor:
-    pairs = knot_values.new_empty(intervals, dtype=torch.int64)
-    table_kernels.pairs_kernel[(-(-intervals // 1024),)](
-        knot_values, pairs, intervals, 1.0 / step, BLOCK=1024
-    )
-    return pairs
 
 
 def narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:

@@ -16,9 +16,14 @@ def pairs_kernel(knot_ptr, pairs_ptr, intervals, per_step, BLOCK: tl.constexpr):
     mask = index < intervals
     left = tl.load(knot_ptr + index, mask=mask, other=0.0)
     right = tl.load(knot_ptr + index + 1, mask=mask, other=0.0)
+    tl.store(pairs_ptr + index, pair_of(left, right, per_step), mask=mask)
+
+
+@triton.jit
+def pair_of(left, right, per_step):
     value = left.to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
     slope = ((right - left) * per_step).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64)
-    tl.store(pairs_ptr + index, (slope << 32) | (value & 0xFFFFFFFF), mask=mask)
+    return (slope << 32) | (value & 0xFFFFFFFF)
 
 
 @triton.jit

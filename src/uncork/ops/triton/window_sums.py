@@ -81,12 +81,17 @@ class SharedSums(WindowSums):
 
     way = "after"
     codes: tuple[Tensor, Tensor] | None = None
+    empty = True
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
         room = min(WINDOW, room)
         super().__init__(intervals, bound, min(intervals + 1, room), device)
         self.copies = min(32, room // self.width)
+
+    def start(self, logits_NKV: Tensor) -> None:
+        """Choose the window, if this is the first chunk, for a kernel that needs it before `after` does."""
+        self._start(logits_NKV)
 
     def after(
         self,
@@ -97,7 +102,8 @@ class SharedSums(WindowSums):
         pairs: Tensor,
         tops: Tensor | None = None,
     ) -> None:
-        first = self._start(logits)
+        self._start(logits)
+        first, self.empty = self.empty, False
         tokens, components, words = logits.shape
         shared = 4 * self.width * self.copies
         codes, bases = (pairs, pairs) if self.codes is None else self.codes
