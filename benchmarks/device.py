@@ -93,7 +93,7 @@ class Device:
         with torch.cuda.graph(graph, stream=stream):
             value = step()
 
-        def replay() -> object:
+        def replay(_held: Step = step) -> object:  # what a step made for itself must outlast it
             graph.replay()
             return value
 

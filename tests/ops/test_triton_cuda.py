@@ -260,7 +260,9 @@ def test_long_rows_under_a_table(function, dtype, option, words, waiting_is_an_e
     case.target[::7] = 3
     chunk = 170 * words * 4
     assert_as_accurate_as_torch(case, TRITON, chunk=chunk)
-    expected = ours(case, TRITON)
+    # In the same chunks: others may multiply in another order, and a logit next to a knot lie behind it.
+    with TRITON.on(chunk):
+        expected = gradients(our_loss(case, "triton"), case)
     with TRITON.on(chunk), waiting_is_an_error:
         found = gradients(our_loss(case, "triton"), case)
     assert_same(found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-6)

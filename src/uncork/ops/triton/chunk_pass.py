@@ -65,7 +65,7 @@ class TritonPass(KernelPass):
         if way == "inside":
             sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
         if stats_wanted:
-            stats = self.shared("stats", (4 * rows,), loss_N)
+            stats = self.shared("stats", (5 * rows,), loss_N)
         if way == "before":
             row_stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
         elif fold or ((components > 1 or self.row_stats is not None) and tokens):

@@ -84,6 +84,7 @@ def token_kernel(
     # logsumexp in two parts: f - top keeps the digits that f - logsumexp would lose where f is large.
     top_K = tl.zeros([K_BLOCK], tl.float32)
     rest_K = tl.zeros([K_BLOCK], tl.float32)
+    total_K = tl.full([K_BLOCK], 1.0, tl.float32)
     joint_K = tl.full([K_BLOCK], float("-inf"), tl.float32)
     mass = 1.0  # of a dense target; an index is one word
     if DENSE:
@@ -111,6 +112,7 @@ def token_kernel(
                 log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
             top_K = tl.where(components == k, top, top_K)
             rest_K = tl.where(components == k, rest, rest_K)
+            total_K = tl.where(components == k, total, total_K)
             joint_K = tl.where(components == k, log_p, joint_K)
 
     if DENSE:  # one component; the sum over words of t log p, its digits kept by the order of subtraction
@@ -149,6 +151,7 @@ def token_kernel(
             tl.store(out + rows, rest_K, mask=m_components)
             tl.store(out + 2 * rows, factor_K, mask=m_components)
             tl.store(out + 3 * rows, share_K, mask=m_components)
+            tl.store(out + 4 * rows, total_K, mask=m_components)
     if FOLD:
         # At the target word the gradient is less by the share; divided by the factor, as all of the row.
         less_K = total_K * (share_K / tl.where(factor_K == 0.0, 1.0, factor_K))

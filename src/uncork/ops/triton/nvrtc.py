@@ -18,6 +18,8 @@ def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int,
     """The kernel `name`, with its template's arguments, a callable of torch, with that much shared memory."""
     options = ["-std=c++17", f"-I{source.parent}", *(f"-D{macro}={value}" for macro, value in macros.items())]
     with torch.cuda.device(device):
+        # A thread that has only reused memory so far, as one of autograd's, has no context to load into.
+        torch.cuda.mem_get_info(device)
         kernel = torch.cuda._compile_kernel(source.read_text(), name, nvcc_options=options)
         kernel.set_shared_memory_config(shared_bytes)
     return kernel

@@ -7,8 +7,8 @@
  *
  * Shared memory adds integers natively, but floats by a loop of compare and swap. So the sums are integers, in units
  * of 2^-FINE of the largest factor of the block's rows: finer than the float32 rounding of a probability of 1e-4. Each
- * is the low 32 bits of a number that would need more, starting at their middle; the few adds that wrap around, and
- * those of 2^31 units or more, go to the sums in global memory, which are floats.
+ * is the low 32 bits of a number that would need more, starting at their middle; what wraps around goes to the sums in
+ * global memory, which are floats, as a whole multiple of 2^32 units: they stay exact.
  *
  * The target is a word; a distribution, `dense`; or a distribution under a mixture, of which `dense` and `tops` hold two
  * numbers per word: see dense_kernels.py.
@@ -70,11 +70,16 @@ __device__ float unit_scale(const float *factors, const float *shares, int rows)
     return most > 0.0f ? __int_as_float((254 + FINE - 1 - exponent) << 23) : 0.0f;
 }
 
-/* Adds to a sum modulo 2^32; 1 or -1 if it wrapped. */
-__device__ __forceinline__ float add_units(unsigned *sum, float units) {
+/* Adds to a sum modulo 2^32, and returns by how many times that it is then off; `large`: the units may need more bits. */
+__device__ __forceinline__ float add_units(unsigned *sum, float units, bool large) {
+    float whole = 0.0f;
+    if (large) { /* exact, both of it; 2^31 left over saturates to one less */
+        whole = rintf(units * (1.0f / 4294967296.0f));
+        units = fmaf(-whole, 4294967296.0f, units);
+    }
     const int v = __float2int_rn(units);
     const unsigned old = atomicAdd(sum, (unsigned)v), now = old + (unsigned)v;
-    return v >= 0 ? (now < old ? 1.0f : 0.0f) : (now > old ? -1.0f : 0.0f);
+    return v >= 0 ? (now < old ? whole + 1.0f : whole) : (now > old ? whole - 1.0f : whole);
 }
 
 __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int first, int words) {
@@ -117,7 +122,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         const typename Word<COARSE>::Type word = is_dense ? -1 : target[row / components];
         const long long at = (long long)(row / components) * words;
         const float *weights = is_dense ? dense + at : nullptr, *highest = MIXTURE ? tops + at : nullptr;
-        const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f;
+        /* Of a mixture of distributions the prior; else p is divided by the total, whose logarithm in float32 is off by more. */
+        const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f, per_total = MIXTURE ? 0.0f : 1.0f / stats[4 * rows + row];
         /* In units of log 2, with what the first product rounds off. */
         const float top_2 = top * LOG2_E, rest_2 = fmaf(rest, LOG2_E, fmaf(top, LOG2_E, -top_2) + top * LOG2_E_REST);
         for (int tile = 0; tile < tiles; tile++) {
@@ -160,8 +166,9 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                     const float2 known = COARSE ? __ldg(pairs + i) : pair[q];
                     const float highest_f = COARSE ? stats[row] : top, log_total = COARSE ? stats[rows + row] : rest;
                     slope = known.y;
-                    log_p = (fmaf(slope, offset, known.x) - highest_f) - log_total;
-                    p = expf(log_p);
+                    const float above = fmaf(slope, offset, known.x) - highest_f;
+                    log_p = above - log_total;
+                    p = MIXTURE ? expf(log_p) : expf(above) * per_total;
                 }
                 float g = factor * p;
                 if (j == word) g -= share;
@@ -181,11 +188,12 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                     if ((threadIdx.x & 31) != 0) continue;
                 }
                 const unsigned place = i - origin;
+                const float size = (fabsf(left) + fabsf(right)) * per_unit;
                 /* Unsigned: the interval left of the window is far to the right. Not so written that NaN passes. */
-                const bool small = (fabsf(left) + fabsf(right)) * per_unit < 2147483000.0f;
-                if (small && place < width - 1u) {
-                    left = wrap * add_units(mine + place, left * per_unit);
-                    right = wrap * add_units(mine + place + 1, right * per_unit);
+                if (size < 1e37f && place < width - 1u) {
+                    const bool large = size > 2147483000.0f; /* a target's share, say */
+                    left = wrap * add_units(mine + place, left * per_unit, large);
+                    right = wrap * add_units(mine + place + 1, right * per_unit, large);
                     if (left == 0.0f && right == 0.0f) continue;
                 }
                 add_pair(spill + i, left, right);
@@ -195,8 +203,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     __syncthreads();
     float *total = staging + (long long)blockIdx.x * width;
     for (int i = threadIdx.x; i < width; i += THREADS) {
-        float sum = first_chunk ? 0.0f : total[i];
-        for (int copy = 0; copy < copies; copy++) sum += unit * (float)(int)(held[copy * width + i] - MIDDLE);
-        total[i] = sum;
+        double units = 0.0; /* rounded once: rows that are alike would round alike, chunk after chunk */
+        for (int copy = 0; copy < copies; copy++) units += (int)(held[copy * width + i] - MIDDLE);
+        total[i] = (float)((first_chunk ? 0.0 : (double)total[i]) + units * unit);
     }
 }
