@@ -1,5 +1,6 @@
-"""What the documentation says of the first runs on Penn is what their committed epochs say."""
+"""What the documentation says of the first runs on Penn, and of a step, is what the committed files say."""
 
+import csv
 import json
 import statistics
 
@@ -46,6 +47,22 @@ def first_rows() -> list[str]:
         cells = [f"{values[epoch]:.2f}" if epoch in values else "-" for values in columns]
         rows.append(f"| {epoch} | {' | '.join(cells)} |")
     return rows
+
+
+def step_rows() -> list[str]:
+    """Milliseconds a step, a row for each recipe."""
+    (path,) = (ROOT / "benchmarks" / "results").glob("training_*.csv")
+    found: dict[str, dict[str, str]] = {}
+    with open(path, newline="") as file:
+        for record in csv.DictReader(file):
+            found.setdefault(record["recipe"], {})[record["way"]] = record["ms"]
+    ways = list(found["penn_softmax"])
+    cell = lambda row, way: f"{float(row[way]):.2f}" if row.get(way) else "-"
+    return [f"| `{name}` | {' | '.join(cell(row, way) for way in ways)} |" for name, row in found.items()]
+
+
+def test_steps():
+    assert table("lm.md", "training steps") == step_rows()
 
 
 def test_precision():

@@ -21,7 +21,8 @@ DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 # Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
 TILE = 128
 # By default on CUDA no more rows than make this many bytes, or widths: longer chunks take memory and gain
-# nothing. Nor fewer rows than this: each chunk adds to the whole weight gradient.
+# nothing. Nor fewer rows than this, or twice that where logits have 16 bits: each chunk adds to the whole
+# weight gradient.
 ENOUGH_BYTES, ENOUGH_WIDTHS, FEWEST_ROWS = 96 * 2**20, 4, 512
 
 _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
@@ -31,8 +32,8 @@ _chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=
 def chunk_bytes(size: int) -> Iterator[None]:
     """Set the memory that a chunk of logits and all that is made of it may take, inside this block.
 
-    The default is 64 MiB on CPU; on CUDA 256 MiB, or 512 rows of logits where they take more. A chunk is
-    never less than one token.
+    The default is 64 MiB on CPU; on CUDA 256 MiB, or 512 rows of logits where they take more, 1024 of 16
+    bits. A chunk is never less than one token.
     """
     if not isinstance(size, int) or isinstance(size, bool):
         raise TypeError(f"`size` must be an int, a number of bytes, got {size!r}.")
@@ -160,7 +161,8 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
     if problem.latent_NKD.is_cuda and size == DEFAULT_CHUNK_BYTES["cuda"]:
         enough = max(ENOUGH_BYTES // max(per_token, 1), ENOUGH_WIDTHS * width // components)
-        most = max(1, min(max(most, FEWEST_ROWS // components), enough))
+        fewest = FEWEST_ROWS * (2 if chunk_pass.bytes_per_logit == 2 else 1)
+        most = max(1, min(max(most, fewest // components), enough))
     if most >= tokens:
         return max(1, tokens)
     whole = most // TILE * TILE or most
