@@ -105,14 +105,6 @@ def test_a_compressed_table_is_made_with_the_table(launches, tf32, components, o
 
 
 @pytest.fixture
-def tf32():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.fixture
 def sources(launches, monkeypatch):
     """The names of kernels as before, those in CUDA by their source; each gets the arguments it takes."""
     from uncork.ops.triton import nvrtc, row_gradient, row_stats, window_sums

@@ -11,6 +11,7 @@ from uncork.heads import MixtureHead
 
 # A stream that is being captured must see torch's own allocation functions.
 pytestmark = [
+    pytest.mark.usefixtures("tf32"),
     pytest.mark.traced,
     pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU, and UNCORK_TEST_DEVICE=cuda to use it"),
 ]
@@ -19,14 +20,6 @@ OPTIONS = {
     "all": {"weight": True, "z_loss": 0.1, "ignore_index": 3, "reduction": "none"},
     "wide": {"spread": 8.0},
 }
-
-
-@pytest.fixture(autouse=True)
-def tf32():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture

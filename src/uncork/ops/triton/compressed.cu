@@ -32,3 +32,16 @@ __device__ __forceinline__ float power_of_2(float x) {
     return exp2f(x);
 #endif
 }
+
+/* Codes and then bases of a window, a multiple of 128 intervals as is its origin; behind each what stands for everything
+ * outside it. */
+__device__ __forceinline__ void copy_window(uint4 *held, const uint4 *codes, const uint4 *bases, int origin, int width) {
+    uint4 *const held_bases = held + width / 4 + 1;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < width / 4; i += THREADS) held[i] = __ldg(codes + origin / 4 + i);
+    for (int i = threadIdx.x; i < width / 128; i += THREADS) held_bases[i] = __ldg(bases + origin / 128 + i);
+    if (threadIdx.x == 0) {
+        held[width / 4] = {MISSING, MISSING, MISSING, MISSING};
+        held_bases[width / 128] = {0u, 0u, 0u, 0u};
+    }
+}

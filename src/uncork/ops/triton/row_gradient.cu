@@ -132,13 +132,7 @@ row_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long lo
         read_tile<WIDE>(ahead, z + (long long)row * z_stride, 0, words);
         asked = ask_row(row, rows, stats, target);
     }
-#pragma unroll 8
-    for (int i = threadIdx.x; i < width / 4; i += THREADS) held[i] = __ldg(codes + origin / 4 + i);
-    for (int i = threadIdx.x; i < width / 128; i += THREADS) held[width / 4 + 1 + i] = __ldg(bases + origin / 128 + i);
-    if (threadIdx.x == 0) {
-        held[width / 4] = {MISSING, MISSING, MISSING, MISSING};
-        held[width / 4 + 1 + width / 128] = {0u, 0u, 0u, 0u};
-    }
+    copy_window(held, codes, bases, origin, width);
     __syncthreads();
 
     for (int turn = blockIdx.x; turn < rows; turn += gridDim.x) {

@@ -109,13 +109,7 @@ row_stats(const float *z, int z_stride, const long long *target, float *stats, c
             read_piece<WIDE>(ahead[q], z + (long long)row * z_stride, q * WARPS + warp, words);
         if (!is_dense) asked = ask_word(target, row / components, ignored, words);
     }
-#pragma unroll 8
-    for (int i = threadIdx.x; i < width / 4; i += THREADS) held[i] = __ldg(codes + origin / 4 + i);
-    for (int i = threadIdx.x; i < width / 128; i += THREADS) held[width / 4 + 1 + i] = __ldg(bases + origin / 128 + i);
-    if (threadIdx.x == 0) {
-        held[width / 4] = {MISSING, MISSING, MISSING, MISSING};
-        held[width / 4 + 1 + width / 128] = {0u, 0u, 0u, 0u};
-    }
+    copy_window(held, codes, bases, origin, width);
     if (threadIdx.x < SLOTS) arrived[threadIdx.x] = 0;
     __syncthreads();
 

@@ -27,32 +27,15 @@
 #define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 6 if COARSE */
 #endif
 #define TILE (EACH * THREADS)
-#ifndef SPILLS
-#define SPILLS 1 /* copies of the sums outside the window, which blocks take in turn */
-#endif
 #define FINE 38
 #define MIDDLE 0x80000000u
-#define ALL 0xffffffffu
 
 #include "compressed.cu"
+#include "spill.cu"
 
 __device__ __forceinline__ void put(float *out, float v) { *out = v; }
 __device__ __forceinline__ void put(__nv_bfloat16 *out, float v) { *out = __float2bfloat16(v); }
 __device__ __forceinline__ void put(__half *out, float v) { *out = __float2half(v); }
-
-__device__ __forceinline__ float warp_sum(float v) {
-    for (int lane = 16; lane > 0; lane >>= 1) v += __shfl_xor_sync(ALL, v, lane);
-    return v;
-}
-
-__device__ __forceinline__ void add_pair(float2 *to, float a, float b) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
-#else
-    atomicAdd(&to->x, a);
-    atomicAdd(&to->y, b);
-#endif
-}
 
 /* Units per 1, from the rows of this block: 0 if they have no gradient. A power of 2, so that nothing but the rounding to
  * a unit is lost. */

@@ -1,4 +1,6 @@
 /* What table_counts.cu counts with: the table, a window of its intervals in shared memory, and a tile of logits. */
+#include "spill.cu"
+
 #ifndef THREADS
 #define THREADS 1024
 #endif
@@ -20,10 +22,6 @@
 #define UNIT_BITS 10
 #define PLACE_BITS 21
 #define FEW (1u << (32 - PLACE_BITS)) /* a packed number is less */
-#ifndef SPILLS
-#define SPILLS 1 /* copies of the sums outside the window, which blocks take in turn */
-#endif
-#define ALL 0xffffffffu
 #define NEGATIVE_INFINITY __int_as_float(0xff800000)
 
 struct Table {
@@ -104,15 +102,6 @@ struct Tally {
     int listed, missed; /* outside the window: all finite ones, even if the list is too short, and all */
 };
 
-__device__ __forceinline__ void add_pair(float2 *to, float a, float b) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
-#else
-    atomicAdd(&to->x, a);
-    atomicAdd(&to->y, b);
-#endif
-}
-
 __device__ __forceinline__ unsigned warp_sum(unsigned v) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_add_sync(ALL, v);
@@ -120,10 +109,6 @@ __device__ __forceinline__ unsigned warp_sum(unsigned v) {
     for (int lane = 16; lane > 0; lane >>= 1) v += __shfl_xor_sync(ALL, v, lane);
     return v;
 #endif
-}
-__device__ __forceinline__ float warp_sum(float v) {
-    for (int lane = 16; lane > 0; lane >>= 1) v += __shfl_xor_sync(ALL, v, lane);
-    return v;
 }
 __device__ __forceinline__ float warp_max(float v) {
     for (int lane = 16; lane > 0; lane >>= 1) v = fmaxf(v, __shfl_xor_sync(ALL, v, lane));
