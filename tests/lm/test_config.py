@@ -46,6 +46,7 @@ def test_overrides_are_typed():
         ("seed=1.5", "`seed` must be int; got 1.5"),
         ("seed=true", "`seed` must be int; got True"),
         ("optim.average=sometimes", "got 'sometimes'"),
+        ('optim={"average": "doubling", "average_epoch": 0}', "`optim.average_epoch` must be positive"),
         ("optim.lr=-1", "`optim.lr` must be positive; got -1"),
         ("model.input_dropout=1", r"`model.input_dropout` must be a probability in \[0, 1\)"),
         ("model.last_hidden=7", "`model.last_hidden` must equal `model.embedding`"),

@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from uncork.lm.optim import AtEpoch, AveragedSGD, Never, NonMonotone
+from uncork.lm.optim import AtEpoch, AveragedSGD, Doubling, Never, NonMonotone
 
 
 def problem(dtype=torch.float64):
@@ -128,6 +128,34 @@ def test_epoch_trigger_and_never():
     assert [optimizer.observe(1.0) for _ in range(4)] == [False, False, True, True]
     never = AveragedSGD(problem(), lr=1.0, trigger=Never())
     assert not any(never.observe(float(i)) for i in range(100)) and not never.averaging
+
+
+def test_a_doubling_average_starts_anew_at_every_doubling():
+    trigger = Doubling(20)
+    assert [epoch for epoch in range(1, 700) if trigger.restarts(epoch)] == [40, 80, 160, 320, 640]
+
+
+@pytest.mark.parametrize("stopped_after", [None, 3, 4, 5])
+def test_a_doubling_average_is_the_mean_since_it_last_started(stopped_after):
+    """Also if the run stops, at a new start or beside it, and goes on from its state."""
+    parameters = problem()
+    optimizer = AveragedSGD(parameters, lr=0.25, trigger=Doubling(2))
+    iterates = []
+    for epoch in range(1, 7):
+        iterates.append([])
+        for step in range(3):
+            set_gradients(parameters, 10 * epoch + step)
+            optimizer.step()
+            iterates[-1].append(parameters[0].detach().clone())
+        if epoch > 2:
+            since = iterates[2:4] if epoch <= 4 else iterates[4:]
+            mean = torch.stack([one for epoch in since for one in epoch]).mean(0)
+            torch.testing.assert_close(optimizer.state[parameters[0]]["average"], mean)
+        optimizer.observe(1.0)
+        if epoch == stopped_after:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer = AveragedSGD(parameters, lr=0.25, trigger=Doubling(2))
+            optimizer.load_state_dict(state)
 
 
 def test_averaged_swaps_and_restores_even_after_an_error():

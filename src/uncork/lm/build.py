@@ -14,7 +14,7 @@ from uncork.lm.awd_lstm import AWDLSTM, LanguageModel
 from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig
 from uncork.lm.corpus import Corpus
 from uncork.lm.dropout import LockedDropout
-from uncork.lm.optim import AtEpoch, AveragedSGD, Never, NonMonotone, Trigger
+from uncork.lm.optim import AtEpoch, AveragedSGD, Doubling, Never, NonMonotone, Trigger
 from uncork.lm.refine import check_refine
 from uncork.lm.slope_unit import check_smoothness, interval_ratio
 
@@ -118,6 +118,8 @@ def _function_settings(config: Config, function: nn.Module) -> dict[str, float]:
 def build_trigger(config: Config) -> Trigger:
     if config.optim.average == "non-monotone" or config.finetune is not None:
         return NonMonotone(config.optim.patience)
+    if config.optim.average == "doubling":
+        return Doubling(config.optim.average_epoch)
     return AtEpoch(config.optim.average_epoch) if config.optim.average == "epoch" else Never()
 
 

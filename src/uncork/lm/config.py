@@ -167,20 +167,24 @@ class OptimConfig:
     weight_decay: float = 1.2e-6
     clip: float | None = 0.25
     """Norm to which the gradient of all parameters together is clipped."""
-    average: Literal["non-monotone", "epoch", "never"] = "non-monotone"
+    average: Literal["non-monotone", "epoch", "doubling", "never"] = "non-monotone"
+    """When the average of the iterates begins: when valid stops improving; after `average_epoch`; then too, and
+    anew whenever the epochs have doubled since; or never."""
     patience: int = 5
     """Evaluations the non-monotone trigger looks back over."""
     average_epoch: int = 200
-    """Epoch after which averaging starts when `average` is 'epoch'."""
+    """Epoch after which averaging starts when `average` is 'epoch' or 'doubling'."""
 
     def __post_init__(self) -> None:
         _positive("optim.lr", self.lr)
         _not_negative("optim.weight_decay", self.weight_decay)
         if self.clip is not None:
             _positive("optim.clip", self.clip)
-        _one_of("optim.average", self.average, ("non-monotone", "epoch", "never"))
+        _one_of("optim.average", self.average, ("non-monotone", "epoch", "doubling", "never"))
         _positive("optim.patience", self.patience)
         _not_negative("optim.average_epoch", self.average_epoch)
+        if self.average == "doubling":
+            _positive("optim.average_epoch", self.average_epoch)
 
 
 @dataclass(frozen=True, kw_only=True)

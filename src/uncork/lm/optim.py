@@ -44,6 +44,19 @@ class AtEpoch:
 
 
 @dataclass(frozen=True)
+class Doubling(AtEpoch):
+    """The same, and the average starts anew whenever the epochs have doubled since it last did.
+
+    So it is never over more than the later half of the run, and no early choice of where to begin has to be
+    lived with.
+    """
+
+    def restarts(self, epochs: int) -> bool:
+        ratio, rest = divmod(epochs, self.epoch)
+        return rest == 0 and ratio > 1 and ratio & (ratio - 1) == 0
+
+
+@dataclass(frozen=True)
 class Never:
     """Stay with plain SGD."""
 
@@ -51,7 +64,7 @@ class Never:
         return False
 
 
-Trigger = NonMonotone | AtEpoch | Never
+Trigger = NonMonotone | AtEpoch | Doubling | Never
 NEVER = Never()
 
 
@@ -124,6 +137,9 @@ class AveragedSGD(Optimizer):
         fires = self.trigger.fires(self.history, loss)
         self.history.append(loss)
         self.averaging = self.averaging or fires
+        restarts = isinstance(self.trigger, Doubling) and self.trigger.restarts(len(self.history))
+        if restarts and self._count is not None:
+            self._count.zero_()  # in place, for a CUDA graph; at weight 1 the next iterate is the average
         return fires
 
     @contextmanager

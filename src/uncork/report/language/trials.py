@@ -96,7 +96,7 @@ def _budget(run: Run) -> dict[str, Any]:
     values = flat(run.config)
     budget = {name: values.get(name) for name in BUDGET}
     # Only the trigger in use counts.
-    if budget["optim.average"] != "epoch":
+    if budget["optim.average"] not in ("epoch", "doubling"):
         budget["optim.average_epoch"] = None
     if budget["optim.average"] != "non-monotone":
         budget["optim.patience"] = None
@@ -157,8 +157,9 @@ def _title(budget: dict[str, Any]) -> str:
         parts.append(f"{budget['data.limit_tokens']:,} words of each text")
     if budget["max_steps"]:
         parts.append(f"at most {budget['max_steps']:,} steps")
-    if budget["optim.average"] == "epoch":
-        parts.append(f"averaging after epoch {budget['optim.average_epoch']}")
+    if budget["optim.average"] in ("epoch", "doubling"):
+        anew = ", anew at every doubling" if budget["optim.average"] == "doubling" else ""
+        parts.append(f"averaging after epoch {budget['optim.average_epoch']}{anew}")
     else:
         parts.append({"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging"))
     if budget["precision"] not in (None, "float32"):
