@@ -168,7 +168,7 @@ class OptimConfig:
     clip: float | None = 0.25
     """Norm to which the gradient of all parameters together is clipped."""
     average: Literal["non-monotone", "epoch", "doubling", "never"] = "non-monotone"
-    """When the average of the iterates begins: when valid stops improving; after `average_epoch`; then too, and
+    """When the average of the iterates begins: when valid stops improving; after `average_epoch`; then, and
     anew whenever the epochs have doubled since; or never."""
     patience: int = 5
     """Evaluations the non-monotone trigger looks back over."""
