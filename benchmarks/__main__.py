@@ -16,7 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks import gpu
 
         names = tuple(chosen.groups or gpu.Options().groups)
-        options = gpu.Options(names, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.name)
+        options = gpu.Options(
+            names, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.name,
+            tuple(chosen.spreads), tuple(chosen.modes), tuple(chosen.leave_out),
+        )  # fmt: skip
         return gpu.run(options, chosen.out)
     if chosen.command == "training":
         from benchmarks import training
@@ -52,6 +55,13 @@ def _parser() -> argparse.ArgumentParser:
     gpu = commands.add_parser("gpu", help="the same on a GPU, against torch and other libraries")
     gpu.add_argument("--groups", nargs="+", choices=GROUPS, help="what to measure; all of them unless told")
     gpu.add_argument("--seconds", type=float, default=60.0, help="time for each group, 60 unless told")
+    gpu.add_argument("--spreads", nargs="+", type=float, choices=SPREADS, default=SPREADS, help="of logits")
+    gpu.add_argument(
+        "--modes", nargs="+", choices=MODES, default=MODES, help="ways of calling; both unless told"
+    )
+    gpu.add_argument(
+        "--leave-out", nargs="+", default=(), metavar="NAME", help='contenders, such as "CCE exact"'
+    )
     gpu.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     gpu.add_argument("--tiny", action="store_true", help="tiny sizes: does it run at all?")
     gpu.add_argument("--commit", help="the commit measured, where there is no git to ask")
@@ -74,8 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# Written out, so that asking for help does not import torch; a test compares it with `groups.GROUPS`.
+# Written out, so that asking for help does not import torch; a test compares them with `benchmarks.groups`.
 GROUPS = ("large", "wide", "penn", "wikitext2", "scaling", "deterministic")
+SPREADS = (0.3, 3.5)
+MODES = ("calls", "CUDA graph")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 ROW_SECONDS = 1.0
 # Of the time left to a group this share goes to samples; the rest to making contenders and to memory.
 SAMPLING = 0.6
+SPREADS, MODES = groups.SPREADS, (groups.CALLS, groups.GRAPH)
 GATED = (who.SOFTMAX, who.PLIF_, who.SIGSOFTMAX, who.SOFTCAP, who.SCALE, who.MOS, who.MOS_PLIF)
 
 
@@ -42,6 +43,9 @@ class Options:
     seconds: float = 60.0
     commit: str | None = None
     name: str | None = None
+    spreads: tuple[float, ...] = SPREADS
+    modes: tuple[str, ...] = MODES
+    leave_out: tuple[str, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -105,10 +109,11 @@ def _origin(options: Options) -> tuple[tuple[str, str], ...]:
 def _measure_group(group: str, options: Options) -> Iterator[list[Row]]:
     """The rows of each block in turn; blocks that the group's time does not reach are left out, aloud."""
     deadline = time.monotonic() + options.seconds
-    sections = groups.sections(group, options.tiny)
+    sections = [_chosen(section, options) for section in groups.sections(group, options.tiny)]
     left = sum(len(section.blocks()) for section in sections)
     for section in sections:
-        torch.compiler.reset()  # each shape is compiled for itself
+        if section.blocks():
+            torch.compiler.reset()  # each shape is compiled for itself
         makers = _Makers(section.block, options)
         for block in section.blocks():
             share = max(0.0, SAMPLING * (deadline - time.monotonic()) / left)
@@ -121,6 +126,16 @@ def _measure_group(group: str, options: Options) -> Iterator[list[Row]]:
             with _precision(block.dtype), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # peers' and deterministic mode's, on every call
                 yield _measure(block, section.contenders, makers, 0.0 if options.tiny else seconds, options)
+
+
+def _chosen(section: groups.Section, options: Options) -> groups.Section:
+    """What of a section the command line asks for."""
+    return replace(
+        section,
+        contenders=tuple(name for name in section.contenders if name not in options.leave_out),
+        spreads=tuple(spread for spread in section.spreads if spread in options.spreads),
+        modes=tuple(mode for mode in section.modes if mode in options.modes),
+    )
 
 
 class _Makers:

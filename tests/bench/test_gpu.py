@@ -64,12 +64,31 @@ def test_dry_run_of_every_kind_of_row(tmp_path):
 
 def test_every_group_is_on_the_command_line_and_has_distinct_blocks():
     assert tuple(groups.GROUPS) == command.GROUPS
+    assert groups.SPREADS == command.SPREADS and (groups.CALLS, groups.GRAPH) == command.MODES
     for tiny in (False, True):
         blocks = [b for group in groups.GROUPS for s in groups.sections(group, tiny) for b in s.blocks()]
         assert len(blocks) == len(set(blocks))
     named = {name for group in groups.GROUPS for s in groups.sections(group, False) for name in s.contenders}
     for target in targets.TARGETS:
         assert {target.contender, *target.against} <= named
+
+
+def test_a_part_of_a_group(tmp_path):
+    """One spread, one mode, and without some contenders; the rest can be added later."""
+    part = (
+        "--groups",
+        "wikitext2",
+        "--modes",
+        groups.CALLS,
+        "--leave-out",
+        who.LIGER,
+        who.EAGER_MOS,
+        "--spreads",
+    )
+    (block, row_of), *others = by_block(dry_run(tmp_path, *part, "3.5")).items()
+    assert not others and (block.spread, block.mode) == (3.5, groups.CALLS)
+    assert who.SOFTMAX in row_of and not {who.LIGER, who.EAGER_MOS} & row_of.keys()
+    assert {b.spread for b in by_block(dry_run(tmp_path, *part, "0.3"))} == {0.3, 3.5}
 
 
 def test_a_second_run_adds_its_groups(few_contenders, tmp_path):
