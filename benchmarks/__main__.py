@@ -25,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks import training
 
         recipes = tuple(chosen.recipes or training.RECIPES)
-        return training.run(recipes, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.out)
+        ways = tuple(chosen.ways or training.WAYS)
+        how = (chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.out)
+        return training.run(recipes, ways, *how)
     if chosen.command == "plots":
         from benchmarks import plots
 
@@ -69,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
     training = commands.add_parser("training", help="whole training steps of the language models")
     training.add_argument("--recipes", nargs="+", help="which; Penn's softmax, PLIF and MoS unless told")
+    training.add_argument("--ways", nargs="+", help='such as "plain torch"; all unless told')
     training.add_argument("--seconds", type=float, default=3.0, help="time for each row, 3 unless told")
     training.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     training.add_argument("--tiny", action="store_true", help="tiny models: does it run at all?")

@@ -67,9 +67,18 @@ class Measured:
 
 
 def run(
-    recipes: tuple[str, ...], device: str, tiny: bool, seconds: float, commit: str | None, out: Path
+    recipes: tuple[str, ...],
+    ways: tuple[str, ...],
+    device: str,
+    tiny: bool,
+    seconds: float,
+    commit: str | None,
+    out: Path,
 ) -> int:
-    """Measure, print and write after each row. 1 if there is no such device."""
+    """Measure, print and write after each row. 1 if there is no such device, or no such way."""
+    if unknown := set(ways) - WAYS.keys():
+        print(f"no measurement: there is no way {min(unknown)!r}. There are: {'; '.join(WAYS)}")
+        return 1
     if device == "cuda" and not torch.cuda.is_available():
         print("no measurement: torch sees no GPU here. For a dry run: --device cpu --tiny")
         return 1
@@ -78,7 +87,7 @@ def run(
     name = f"{'dry-run-' if tiny else ''}training_{table.slug(origin['hardware'])}_{_day()}"
     rows: list[Measured] = []
     for recipe in recipes:
-        for way in WAYS:
+        for way in ways:
             rows.append(_measure(recipe, way, Device(device), tiny, seconds))
             print(rows[-1], flush=True)
             table.write(out, name, _text(rows, origin), [_record(row, origin) for row in rows])

@@ -32,3 +32,14 @@ def test_without_a_gpu_nothing_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert command.main(["training", "--out", str(tmp_path)]) == 1
     assert "no GPU" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_some_ways_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "WINDOWS", 1)
+    monkeypatch.setattr(training, "WARM_UP", 0)
+    arguments = ["training", "--device", "cpu", "--tiny", "--seconds", "0", "--recipes", "penn_softmax"]
+    assert command.main([*arguments, "--ways", "by hand", "--out", str(tmp_path)]) == 1
+    assert "no way 'by hand'" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert command.main([*arguments, "--ways", "calls", "--out", str(tmp_path)]) == 0
+    (data,) = tmp_path.glob("*.csv")
+    assert [r["way"] for r in csv.DictReader(data.read_text().splitlines())] == ["calls"]
