@@ -74,14 +74,14 @@ class WindowSums(Sums):
 
 
 class SharedSums(WindowSums):
-    """Float sums of a window of knots; see table_gradient.cu.
+    """Fixed-point sums of a window of knots; see table_gradient.cu.
 
     With `codes`, those of `uncork.ops.triton.compressed` and their bases, dL/dz is read from them.
     """
 
     way = "after"
     codes: tuple[Tensor, Tensor] | None = None
-    empty = True
+    empty = True  # nothing has been summed yet, and the blocks' memory not been cleared
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
