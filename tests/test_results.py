@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from uncork import results
 from uncork.results import (
     append_jsonl,
     provenance,
@@ -140,3 +143,20 @@ def test_provenance_says_versions_commit_hardware_and_time():
     record = provenance()
     assert set(record) == {"uncork", "commit", "torch", "python", "hardware", "started"}
     assert record["hardware"] and record["started"].endswith("+00:00")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_the_file_and_says_if_it_was_changed(tmp_path: Path):
+    file = tmp_path / "module.py"
+    file.write_text("x = 1\n")
+    assert results._commit(file) is None  # no repository
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    assert results._commit(file) is None  # in it, but not of it
+    for command in (["add", "."], ["commit", "-q", "-m", "second"], ["tag", "v1"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    commit = results._commit(file)
+    assert commit is not None and re.fullmatch("[0-9a-f]{12}", commit)
+    file.write_text("x = 2\n")
+    assert results._commit(file) == f"{commit}+changes"

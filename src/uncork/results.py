@@ -166,15 +166,21 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
+def _commit(file: Path = Path(__file__)) -> str | None:
+    """The commit `file` belongs to, if it is tracked at all: a package may lie in somebody else's repository.
+
+    "+changes" says that what runs is not quite what was committed.
+    """
+    if _git(file, "ls-files", "--error-unmatch", file.name) is None:
+        return None
+    return _git(file, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+changes")
+
+
+def _git(file: Path, *arguments: str) -> str | None:
     try:
         answer = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
+            ["git", *arguments], cwd=file.parent, capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return answer.stdout.strip() if answer.returncode == 0 and answer.stdout.strip() else None
