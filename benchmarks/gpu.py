@@ -55,6 +55,9 @@ class Options:
 
 def run(options: Options, out: Path) -> int:
     """Gate, then measure block after block and write after each. 1 if nothing could be measured."""
+    if nothing := _refused(options):
+        print(f"no measurement: {nothing}")
+        return 1
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no measurement: torch sees no GPU here. For a dry run: --device cpu --tiny")
         return 1
@@ -126,6 +129,17 @@ def _measure_group(group: str, options: Options) -> Iterator[list[Row]]:
             with _precision(block.dtype), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # peers' and deterministic mode's, on every call
                 yield _measure(block, section.contenders, makers, 0.0 if options.tiny else seconds, options)
+
+
+def _refused(options: Options) -> str:
+    """Why the choice makes no sense; empty if it does."""
+    sections = [section for group in options.groups for section in groups.sections(group, options.tiny)]
+    known = {name for section in sections for name in section.contenders}
+    if unknown := set(options.leave_out) - known:
+        return f"there is no contender {min(unknown)!r} to leave out. There are: {'; '.join(sorted(known))}"
+    if not any(_chosen(section, options).blocks() for section in sections):
+        return f"{', '.join(options.groups)} has no block of that spread and mode"
+    return ""
 
 
 def _chosen(section: groups.Section, options: Options) -> groups.Section:

@@ -61,6 +61,21 @@ def step_rows() -> list[str]:
     return [f"| `{name}` | {' | '.join(cell(row, way) for way in ways)} |" for name, row in found.items()]
 
 
+def seconds(name: str) -> list[float]:
+    """Of each run the median over the epochs after the others had ended."""
+    runs = [json.loads(line)["metrics"] for line in (FIRST / "averaging.jsonl").read_text().splitlines()]
+    return [statistics.median(m[name] for m in run if m["epoch"] > 20) for run in runs]
+
+
+def test_seconds_of_runs_side_by_side():
+    whole, training = seconds("seconds"), seconds("train_seconds")
+    page = (ROOT / "docs" / "lm-results.md").read_text()
+    assert f"at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
+    page = " ".join((ROOT / "docs" / "sweep.md").read_text().split())
+    assert f"trained at {min(training):.1f} to {max(training):.1f} s an epoch each" in page
+    assert f"a run alone takes {float(step_rows()[0].split(' | ')[-1].strip(' |')):.1f} ms a step" in page
+
+
 def test_steps():
     assert table("lm.md", "training steps") == step_rows()
 

@@ -91,6 +91,19 @@ def test_a_part_of_a_group(tmp_path):
     assert {b.spread for b in by_block(dry_run(tmp_path, *part, "0.3"))} == {0.3, 3.5}
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (("--leave-out", "CCE", "nobody"), "no contender 'nobody' to leave out. There are: CCE;"),
+        (("--modes", groups.GRAPH), "large has no block of that spread and mode"),
+    ],
+)
+def test_a_choice_of_nothing_is_refused(tmp_path, capsys, choice, said):
+    arguments = ["gpu", "--device", "cpu", "--tiny", "--groups", "large", "--out", str(tmp_path), *choice]
+    assert command.main(arguments) == 1
+    assert said in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
 def test_a_second_run_adds_its_groups(few_contenders, tmp_path):
     first = dry_run(tmp_path, "--groups", "wide")
     both = dry_run(tmp_path, "--groups", "large")

@@ -270,6 +270,17 @@ def test_weights_in_shared_memory_give_what_registers_give(emulated, monkeypatch
     assert all(torch.isfinite(t).all() and torch.equal(t, other) for t, other in zip(got, right, strict=True))
 
 
+def test_both_layouts_give_the_same_bits(emulated, monkeypatch, layout):
+    """So an average over runs may mix them: which one a run had depends on what ran beside it."""
+    here = both_kernels(emulated(130, 3), 130, 3)
+    for name in ("FORWARD_LAYOUT", "BACKWARD_LAYOUT"):
+        monkeypatch.setattr(persistent, name, "narrow" if layout == "wide" else "wide")
+    there = both_kernels(emulated(130, 3), 130, 3)
+    assert all(
+        torch.isfinite(t).all() and torch.equal(t, other) for t, other in zip(here, there, strict=True)
+    )
+
+
 def test_a_window_of_one_step_and_none_that_asks_for_dx(device):
     inputs, upstream = problem(24, 3, steps=1)
     leaves = [t.float().to(device) for t in inputs]

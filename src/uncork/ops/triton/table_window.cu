@@ -8,7 +8,7 @@
 #define EACH 8 /* logits per thread and tile, on their way while the last ones are counted */
 #endif
 #ifndef OWN
-#define OWN 40 /* knots of the window per thread, a multiple of 8; its intervals are one less than its knots */
+#define OWN 48 /* knots of the window per thread, a multiple of 8; its intervals are one less than its knots */
 #endif
 #ifndef WORDS
 #define WORDS 57344 /* of shared memory, for the window and the lists */
