@@ -48,9 +48,15 @@ class Device:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def seconds(self, step: Step, calls: int = 1) -> float:
-        """Of one call, in a row of `calls` started on an idle device."""
+    def seconds(self, step: Step, calls: int = 1, warm: bool = False) -> float:
+        """Of one call, in a row of `calls` started on an idle device.
+
+        With `warm` on one that is still busy with a call of the same, as in a training loop: what the host
+        does before its first launch then costs nothing, unless the host is slower than the device.
+        """
         self.wait()
+        if warm:
+            step()
         if not self.cuda:
             start = time.perf_counter()
             for _ in range(calls):
@@ -127,8 +133,8 @@ def in_turn(device: Device, steps: dict[str, Step], seconds: float, least: int) 
     """Samples of every step, in rounds of random order; each step gets an equal share of `seconds`.
 
     A chip that just idled runs faster than one that just multiplied, so no step may always follow the same
-    other one, and each sample follows an untimed call of its own step. A step with its share and `least`
-    samples leaves the rounds; one that raises leaves with the reason.
+    other one, and each sample follows right after an untimed call of its own step. A step with its share
+    and `least` samples leaves the rounds; one that raises leaves with the reason.
     """
     order = random.Random(0)
     samples = {name: Samples() for name in steps}
@@ -145,8 +151,7 @@ def in_turn(device: Device, steps: dict[str, Step], seconds: float, least: int) 
     for _ in range(MOST_SAMPLES):
         for name in order.sample(active, len(active)):
             with _failing(device, name, samples[name]):
-                steps[name]()
-                samples[name].seconds.append(device.seconds(steps[name], samples[name].calls))
+                samples[name].seconds.append(device.seconds(steps[name], samples[name].calls, warm=True))
         active = [n for n in active if not samples[n].failure and not _done(samples[n], enough[n], share)]
         if not active:
             break

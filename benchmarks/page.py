@@ -12,8 +12,8 @@ NOTES = f"""## What the columns mean
 
 - **ms**: forward and backward of the mean loss, with gradients of input (or latents and log-priors), weight
   and the function's parameters. Median and quartiles of samples taken in turn with all other rows of the same
-  table, in random order and each after an untimed call of its own, by CUDA events. A sample of a short step
-  is several calls in a row, caches warm.
+  table, in random order, by CUDA events. Each follows an untimed call of its own without a wait, as steps
+  of a training loop follow each other. A sample of a short step is several calls in a row, caches warm.
 - **{CALLS}** are ordinary calls from Python; **{GRAPH}** is a replay of the same step. Small shapes are
   bound by launches, and a training loop may run them in a graph. A contender that waits for the device
   cannot be one.

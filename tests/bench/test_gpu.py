@@ -223,12 +223,17 @@ def test_a_step_that_breaks_while_timed_leaves_the_rounds():
 def test_rounds_are_in_random_order_and_every_step_gets_its_share():
     order, clock = [], {"a": 1 / 64, "b": 1 / 32}
     fake = device.Device("cpu")
-    fake.seconds = lambda step, calls=1: clock[step()]
+
+    def seconds(step, calls=1, warm=False):
+        if warm:
+            step()
+        return clock[step()]
+
+    fake.seconds = seconds
     steps = {name: lambda name=name: order.append(name) or name for name in clock}
     samples = device.in_turn(fake, steps, 40 / 64, 3)
-    timed = order[
-        4 : 4 + 4 * 10
-    ]  # two steps, each called once before its sample, while both are in the rounds
+    # Two steps, each called once before its sample, while both are in the rounds.
+    timed = order[4 : 4 + 4 * 10]
     assert timed[::2] == timed[1::2]
     rounds = {tuple(timed[i : i + 4 : 2]) for i in range(0, 40, 4)}
     assert rounds == {("a", "b"), ("b", "a")}
