@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import uncork
+from tests import every_kernel
 from tests.helpers import (
     DEVICE,
     TRITON,
@@ -217,3 +218,10 @@ def test_backend_is_refused_where_it_cannot_run():
     x = torch.randn(2, 3, device="meta")
     with pytest.raises(ValueError, match="`backend` must be able to run"):
         uncork.linear_cross_entropy(x, x, torch.zeros(2, device="meta").long(), backend="triton")
+
+
+def test_what_the_sanitizers_run_is_right(monkeypatch):
+    monkeypatch.setattr(every_kernel, "DEVICE", DEVICE)
+    monkeypatch.setattr(every_kernel, "LONG", 1301)
+    every_kernel.losses()
+    every_kernel.training_steps()
