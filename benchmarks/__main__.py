@@ -28,6 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
         ways = tuple(chosen.ways or training.WAYS)
         how = (chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.out)
         return training.run(recipes, ways, *how)
+    if chosen.command in ("counters", "once"):
+        from benchmarks import counters
+
+        if chosen.command == "counters":
+            return counters.run(chosen.commit, chosen.out)
+        return counters.once(chosen.shape, chosen.tokens, chosen.contender, chosen.dtype, chosen.spread)
     if chosen.command == "plots":
         from benchmarks import plots
 
@@ -79,6 +85,20 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument(
         "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
     )
+    counters = commands.add_parser("counters", help="what bounds the kernels of a loss; needs ncu")
+    counters.add_argument("--commit", help="the commit measured, where there is no git to ask")
+    counters.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
+    )
+    once = commands.add_parser("once", help="one step of a loss: what `counters` profiles as a process")
+    for name, kind in (
+        ("shape", str),
+        ("tokens", int),
+        ("contender", str),
+        ("dtype", str),
+        ("spread", float),
+    ):
+        once.add_argument(name, type=kind)
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
     docs = commands.add_parser("docs", help="the newest GPU benchmark into its page of the documentation")

@@ -126,7 +126,7 @@ def _measure_group(group: str, options: Options) -> Iterator[list[Row]]:
                 continue
             print(f"{group}: {block}", flush=True)
             seconds = min(share, ROW_SECONDS * len(section.contenders))
-            with _precision(block.dtype), warnings.catch_warnings():
+            with precision_of(block.dtype), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # peers' and deterministic mode's, on every call
                 yield _measure(block, section.contenders, makers, 0.0 if options.tiny else seconds, options)
 
@@ -179,7 +179,7 @@ class Unavailable(Exception):
 
 
 @contextlib.contextmanager
-def _precision(dtype: str) -> Iterator[None]:
+def precision_of(dtype: str) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
