@@ -1,10 +1,11 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from uncork.lm import HeadConfig, batchify, build_corpus, build_model, generate
-from uncork.lm.evaluate import cache_evaluation, dynamic_evaluation, evaluate
+from uncork.lm.evaluate import cache_evaluation, dynamic_evaluation, evaluate, reading_length
 
 
 @pytest.fixture(params=["softmax", "mixture"])
@@ -37,6 +38,13 @@ def test_perplexity_two_ways(trained, length):
     assert score.predictions == log_p_TB.numel() == 132 * 3
     assert score.nll == pytest.approx(-log_p_TB.mean().item(), rel=1e-6)
     assert score.perplexity == pytest.approx(math.exp(-log_p_TB.mean().item()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("streams", "steps"), [(1, 4096), (10, 409), (80, 70)])
+def test_a_gpu_reads_in_windows_that_keep_it_busy(streams, steps):
+    on = lambda cuda: SimpleNamespace(is_cuda=cuda, shape=(1000, streams))
+    assert reading_length(on(True), 70) == steps
+    assert reading_length(on(False), 70) == 70
 
 
 def test_evaluation_restores_the_mode_and_draws_nothing(trained):

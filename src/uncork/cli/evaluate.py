@@ -6,7 +6,7 @@ from typing import Literal
 
 from uncork.lm import batchify, build_corpus, cache_evaluation, dynamic_evaluation, load_run
 from uncork.lm.config_io import override
-from uncork.lm.evaluate import Score, evaluate as score_plainly
+from uncork.lm.evaluate import Score, evaluate as score_plainly, reading_length
 from uncork.results import write_json
 
 
@@ -74,7 +74,7 @@ def evaluate(
     elif method == "cache":
         score = cache_evaluation(model, stream_TB, **asdict(cache))
     else:
-        score = score_plainly(model, stream_TB, config.data.bptt)
+        score = score_plainly(model, stream_TB, reading_length(stream_TB, config.data.bptt))
     record = {"nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions}
     write_json(run / f"evaluation-{method}-{split}.json", record | {"split": split, "method": method})
     print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions")

@@ -41,6 +41,15 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
+# A GPU is kept busy by windows of this many predictions; shorter ones leave it waiting for the host.
+BUSY = 4096
+
+
+def reading_length(stream_TB: Tensor, bptt: int) -> int:
+    """Time steps to read at once. A score depends on it by rounding alone, since states are carried over."""
+    return max(bptt, BUSY // stream_TB.shape[1]) if stream_TB.is_cuda else bptt
+
+
 @torch.no_grad()
 def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score:
     """Read the stream in windows of `length`, carrying the state over them."""

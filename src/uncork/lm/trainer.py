@@ -18,7 +18,7 @@ from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
 from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify
-from uncork.lm.evaluate import evaluate
+from uncork.lm.evaluate import evaluate, reading_length
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
 from uncork.lm.lock import folder_lock
@@ -78,6 +78,7 @@ def _train(
     train_TB = train_TB[:, world.share(config.data.batch_size)].contiguous().to(world.device)
     valid_TB = batchify(corpus.valid, config.data.valid_batch_size).to(world.device)
     test_TB = batchify(corpus.test, config.data.test_batch_size).to(world.device)
+    valid_length = reading_length(valid_TB, config.data.bptt)
 
     torch.manual_seed(config.seed)
     model = build_model(config, corpus.num_words).to(world.device)
@@ -140,7 +141,7 @@ def _train(
         train_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
         train_seconds = time.monotonic() - epoch_began
         with optimizer.averaged():
-            valid_nll = world.agree(evaluate(model, valid_TB, config.data.bptt).nll)
+            valid_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
             _check_finite("validation", valid_nll, at)
             if valid_nll < at.best_nll:
                 at.best_nll = valid_nll
@@ -177,7 +178,8 @@ def _train(
         best.write()
     world.wait()
     load_model(folder / "model.safetensors", model)
-    valid, test = (evaluate(model, stream, config.data.bptt) for stream in (valid_TB, test_TB))
+    test_length = reading_length(test_TB, config.data.bptt)
+    valid, test = evaluate(model, valid_TB, valid_length), evaluate(model, test_TB, test_length)
     result = make_result(config, model, at.step, at.epoch, valid, test, folder) | way._asdict()
     result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
