@@ -24,10 +24,8 @@ from uncork.results import provenance
 # One chunk of each: shape, tokens, contender, dtype, spread.
 CASES = (
     ("large", 1024, who.SOFTMAX, "bf16", 3.5),
-    ("large", 512, who.PLIF_, "bf16", 0.3),
     ("large", 512, who.PLIF_, "bf16", 3.5),
     ("penn", 1400, who.PLIF_, "tf32", 3.5),
-    ("penn", 128, who.MOS, "tf32", 3.5),
     ("penn", 128, who.MOS_PLIF, "tf32", 3.5),
 )
 SHAPES = {"large": groups.LARGE, "wide": groups.WIDE, "penn": groups.PENN, "wikitext2": groups.WIKITEXT2}
