@@ -151,7 +151,7 @@ def _run(
             in_place = result.dlogits_NKV is logits_NKV
             dlogits_RP = logits_RP if in_place else _rows(result.dlogits_NKV, padded)
             if padded > words:
-                # Not left as the product made it: a vector of NaN, under an ignored target, times 0 is NaN.
+                # A gradient half as wide has logits there; and 0 times a vector of NaN, if ignored, is NaN.
                 dlogits_RP[:, words:].zero_()
             _multiply(outcome, result, dlogits_RP, x_RD, weight_PD, start * components)
     outcome.loss_N = _joined(losses)
