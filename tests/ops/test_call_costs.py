@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import uncork
 from uncork import functions
-from uncork.ops import custom, triton, validate
+from uncork.ops import custom, matmul, triton, validate
 
 
 runtime = pytest.importorskip("triton.runtime.jit")
@@ -55,11 +55,11 @@ def launches(monkeypatch):
     return names
 
 
-def forward_and_backward(function, components) -> Counter:
+def forward_and_backward(function, components, words=WORDS) -> Counter:
     """The operations of torch that a step takes."""
     with FakeTensorMode(), uncork.chunk_bytes(256 * 2**20), Operations() as operations_of_torch:
         shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
-        x, weight = torch.empty(shape).requires_grad_(), torch.empty(WORDS, WIDTH).requires_grad_()
+        x, weight = torch.empty(shape).requires_grad_(), torch.empty(words, WIDTH).requires_grad_()
         target = torch.empty(TOKENS, dtype=torch.int64)
         keywords = {"function": None if function is None else function(), "backend": "triton"}
         log_prior = None if components is None else torch.empty(shape[:2]).requires_grad_()
@@ -102,6 +102,15 @@ def test_a_compressed_table_is_made_with_the_table(launches, tf32, components, o
     counted = forward_and_backward(functions.PLIF, components)
     assert counted.total() <= operations, counted
     assert len(launches) <= kernels, launches
+
+
+@pytest.mark.parametrize(("components", "operations"), [(None, 29), (15, 218)], ids=["softmax", "mos"])
+def test_padded_words(launches, monkeypatch, components, operations):
+    """Two operations for the padded weight, two for its gradient; per chunk two more, views among them."""
+    monkeypatch.setitem(matmul.PADDED_FROM, "cpu", 0)
+    counted = forward_and_backward(None, components, WORDS + 1)
+    assert counted["aten.cat.default"] >= 1
+    assert counted.total() <= operations, counted
 
 
 @pytest.fixture

@@ -1,4 +1,9 @@
-"""Nothing is computed that nobody asked for: matrix products are counted, chunk by chunk."""
+"""Nothing is computed that nobody asked for: matrix products are counted, chunk by chunk.
+
+And which of them run over padded words.
+"""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -147,3 +152,36 @@ def test_the_budget_sets_the_number_of_chunks(monkeypatch):
         pass
     with pytest.raises(TypeError, match="number of bytes"), uncork.chunk_bytes(1.5):
         pass
+
+
+@pytest.mark.parametrize(
+    "device, dtype, words, width, padded",
+    [
+        ("cuda", torch.bfloat16, 33_278, 400, 33_280),
+        ("cuda", torch.float16, 50_257, 768, 50_264),
+        ("cuda", torch.float32, 33_278, 400, 33_280),
+        ("cuda", torch.float32, 33_281, 400, 33_284),
+        ("cuda", torch.bfloat16, 33_280, 400, 33_280),
+        ("cuda", torch.float32, 33_284, 400, 33_284),
+        ("cpu", torch.bfloat16, 33_278, 400, 33_278),
+        # Slow whatever the words are; not worth a copy; a copy of more than what a chunk may take.
+        ("cuda", torch.bfloat16, 33_278, 401, 33_278),
+        ("cuda", torch.bfloat16, 507, 400, 507),
+        ("cuda", torch.bfloat16, 128_257, 4096, 128_257),
+    ],
+)
+def test_where_words_are_padded(device, dtype, words, width, padded):
+    """To a multiple of 16 bytes."""
+    weight = SimpleNamespace(
+        shape=(words, width), dtype=dtype, device=torch.device(device), nbytes=words * width * dtype.itemsize
+    )
+    assert matmul.padded_words(weight, 256 * 2**20) == padded
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)], ids=str)
+def test_zeros_follow(shape):
+    x = torch.randn(shape, dtype=torch.bfloat16)
+    longer = matmul.with_zeros(x, 8)
+    assert longer.dtype == x.dtype and longer.is_contiguous()
+    assert torch.equal(longer[:5], x) and longer.shape == (8, *shape[1:]) and not longer[5:].any()
+    assert matmul.with_zeros(x, 5) is x

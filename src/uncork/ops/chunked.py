@@ -3,6 +3,8 @@
 For each chunk: logits = x W^T (one product); one pass over them gives f, logsumexp and the loss and turns
 them into dL/dz; dL/dx = dz W and dL/dW += dz^T x (two products). Gradients are written while the chunk is
 there, so nothing is computed twice. The weight gradient is summed in float32 or better.
+
+Shapes, beside those of a problem: R = NK rows; P columns, those of V words and perhaps a few of zeros.
 """
 
 import contextlib
@@ -119,23 +121,26 @@ def _run(
 ) -> Outcome:
     tokens, components, _ = problem.latent_NKD.shape
     words = len(problem.weight_VD)
-    length = _chunk_length(problem, chunk_pass, size)
+    room = max(size, DEFAULT_CHUNK_BYTES["cuda"])
+    padded = matmul.padded_words(problem.weight_VD, room) if chunk_pass.row_bytes > 1 else words
+    length = _chunk_length(problem, chunk_pass, size, padded)
     # One chunk has nothing to sum; several are summed in float32 unless that takes more than a chunk.
-    fits = 4 * problem.weight_VD.numel() <= max(size, DEFAULT_CHUNK_BYTES["cuda"])
+    fits = 4 * problem.weight_VD.numel() <= room
     narrow = chunk_pass.narrow_sums and not (length < tokens and fits)
-    outcome = _allocate(problem, needs, narrow)
-    weight_VD = matmul.widened(problem.weight_VD)
-    buffer_RV = _buffer(problem, length * components, chunk_pass)
+    outcome = _allocate(problem, needs, narrow, padded)
+    weight_PD = matmul.with_zeros(matmul.widened(problem.weight_VD), padded)
+    bias_P = None if problem.bias_V is None else matmul.with_zeros(problem.bias_V, padded)
+    buffer_RP = _buffer(problem, length * components, chunk_pass, padded)
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
     for start in range(0, tokens, length):
         part = problem.tokens(start, min(start + length, tokens))
         count = len(part.latent_NKD)
         x_RD = matmul.widened(part.latent_NKD).reshape(count * components, -1)
-        logits_RV = matmul.logits(x_RD, weight_VD, part.bias_V, part_of(buffer_RV, 0, count * components))
+        logits_RP = matmul.logits(x_RD, weight_PD, bias_P, part_of(buffer_RP, 0, count * components))
         # Not a view: of a dimension of one that would forget how far rows are apart.
-        pitch = logits_RV.stride(0)
-        logits_NKV = logits_RV.as_strided((count, components, words), (components * pitch, pitch, 1))
+        pitch = logits_RP.stride(0)
+        logits_NKV = logits_RP.as_strided((count, components, words), (components * pitch, pitch, 1))
         nonfinite.check(logits_NKV, start)
         scale_N = None if row_scale_N is None else part_of(row_scale_N, start, start + count)
         result = chunk_pass.run(part, logits_NKV, scale_N)
@@ -143,8 +148,12 @@ def _run(
         if needs.log_prior and result.dlog_prior_NK is not None:
             dlog_priors.append(result.dlog_prior_NK)
         if result.dlogits_NKV is not None:
-            dlogits_RV = logits_RV if result.dlogits_NKV is logits_NKV else None
-            _multiply(outcome, result, dlogits_RV, x_RD, weight_VD, start * components)
+            in_place = result.dlogits_NKV is logits_NKV
+            dlogits_RP = logits_RP if in_place else _rows(result.dlogits_NKV, padded)
+            if padded > words:
+                # A gradient half as wide has logits there; and 0 times a vector of NaN, if ignored, is NaN.
+                dlogits_RP[:, words:].zero_()
+            _multiply(outcome, result, dlogits_RP, x_RD, weight_PD, start * components)
     outcome.loss_N = _joined(losses)
     if needs.log_prior and problem.log_prior_NK is not None:
         outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
@@ -153,11 +162,10 @@ def _run(
     return _finished(outcome, problem)
 
 
-def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int) -> int:
+def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int, padded: int) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
     tokens, components, width = problem.latent_NKD.shape
-    words = len(problem.weight_VD)
-    per_token = components * words * chunk_pass.bytes_per_logit
+    per_token = components * padded * chunk_pass.bytes_per_logit
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
     if problem.latent_NKD.is_cuda and size == DEFAULT_CHUNK_BYTES["cuda"]:
         enough = max(ENOUGH_BYTES // max(per_token, 1), ENOUGH_WIDTHS * width // components)
@@ -170,29 +178,42 @@ def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: i
     return min(-(-length // TILE) * TILE, most)
 
 
-def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass) -> Tensor:
+def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass, padded: int) -> Tensor:
     """Room for a chunk's logits, each row as far from the last as the pass likes it."""
-    dtype, words = chunk_pass.logits_dtype, len(problem.weight_VD)
-    per_row = -(-words * dtype.itemsize // chunk_pass.row_bytes) * chunk_pass.row_bytes
+    dtype = chunk_pass.logits_dtype
+    per_row = -(-padded * dtype.itemsize // chunk_pass.row_bytes) * chunk_pass.row_bytes
     held = problem.latent_NKD.new_empty(rows, per_row // dtype.itemsize, dtype=dtype)
-    return held if held.shape[1] == words else held[:, :words]
+    return held if held.shape[1] == padded else held[:, :padded]
 
 
-def _allocate(problem: Problem, needs: Needs, narrow: bool) -> Outcome:
-    """Room for the results, for the first chunk to overwrite; sums in the dtype they are summed in."""
+def _rows(dlogits_NKV: Tensor, padded: int) -> Tensor:
+    """A gradient row by row, with what lies behind the words of each."""
+    tokens, components, words = dlogits_NKV.shape
+    if padded == words:
+        return dlogits_NKV.reshape(tokens * components, words)
+    pitch = dlogits_NKV.stride(1)
+    assert padded <= pitch and dlogits_NKV.stride(0) == components * pitch
+    return dlogits_NKV.as_strided((tokens * components, padded), (pitch, 1))
+
+
+def _allocate(problem: Problem, needs: Needs, narrow: bool, padded: int) -> Outcome:
+    """Room for the results, for the first chunk to overwrite; sums in the dtype they are summed in.
+
+    Until they are finished, the latent vectors' gradient is its rows, and sums have padded words.
+    """
     latent, dtype = problem.latent_NKD, problem.dtype
     outcome = Outcome()
     if needs.latent:
         tokens, components, width = latent.shape
-        outcome.latent_NKD = latent.new_empty(tokens * components, width)  # its rows, until finished
+        outcome.latent_NKD = latent.new_empty(tokens * components, width)
     make = torch.zeros if len(latent) == 0 else torch.empty
     if needs.weight:
         # On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk.
         narrow = narrow and latent.is_cuda
         sum_dtype = problem.weight_VD.dtype if narrow else dtype
-        outcome.weight_VD = make(problem.weight_VD.shape, dtype=sum_dtype, device=latent.device)
+        outcome.weight_VD = make(padded, problem.weight_VD.shape[1], dtype=sum_dtype, device=latent.device)
     if needs.bias and problem.bias_V is not None:
-        outcome.bias_V = make(problem.bias_V.shape, dtype=dtype, device=latent.device)
+        outcome.bias_V = make(padded, dtype=dtype, device=latent.device)
     return outcome
 
 
@@ -209,28 +230,22 @@ def _joined(parts: list[Tensor]) -> Tensor:
 def _multiply(
     outcome: Outcome,
     result: torch_pass.ChunkResult,
-    dlogits_RV: Tensor | None,
+    dlogits_RP: Tensor,
     x_RD: Tensor,
-    weight_VD: Tensor,
+    weight_PD: Tensor,
     start: int,
 ) -> None:
-    """Add one chunk's products to the gradients; `start` is its first row.
-
-    `dlogits_RV` is the result's own, if a view of it is at hand.
-    """
-    if dlogits_RV is None:
-        assert result.dlogits_NKV is not None
-        dlogits_RV = result.dlogits_NKV.reshape(len(x_RD), -1)
-    dlogits_RV = dlogits_RV.to(x_RD.dtype)
+    """Add one chunk's products to the gradients; `start` is its first row."""
+    dlogits_RP = dlogits_RP.to(x_RD.dtype)
     if outcome.bias_V is not None:
-        matmul.add_rows(outcome.bias_V, dlogits_RV, result.row_factor_R1, first=start == 0)
+        matmul.add_rows(outcome.bias_V, dlogits_RP, result.row_factor_R1, first=start == 0)
     if outcome.latent_NKD is not None:
         rows_RD = part_of(outcome.latent_NKD, start, start + len(x_RD))
-        matmul.back(dlogits_RV, weight_VD, result.row_factor_R1, rows_RD)
+        matmul.back(dlogits_RP, weight_PD, result.row_factor_R1, rows_RD)
     if outcome.weight_VD is not None:
         if result.scaled_latent_RD is not None:
             x_RD = matmul.widened(result.scaled_latent_RD)
-        matmul.add_outer(outcome.weight_VD, dlogits_RV, x_RD, first=start == 0)
+        matmul.add_outer(outcome.weight_VD, dlogits_RP, x_RD, first=start == 0)
 
 
 def _finished(outcome: Outcome, problem: Problem) -> Outcome:
@@ -240,10 +255,18 @@ def _finished(outcome: Outcome, problem: Problem) -> Outcome:
     if outcome.log_prior_NK is not None and problem.log_prior_NK is not None:
         outcome.log_prior_NK = outcome.log_prior_NK.to(problem.log_prior_NK.dtype)
     if outcome.weight_VD is not None:
-        outcome.weight_VD = outcome.weight_VD.to(problem.weight_VD.dtype)
+        outcome.weight_VD = _of_words(outcome.weight_VD, problem.weight_VD)
     if outcome.bias_V is not None and problem.bias_V is not None:
-        outcome.bias_V = outcome.bias_V.to(problem.bias_V.dtype)
+        outcome.bias_V = _of_words(outcome.bias_V, problem.bias_V)
     outcome.tensors = tuple(
         total.to(t.dtype) for total, t in zip(outcome.tensors, problem.form.tensors, strict=False)
     )
     return outcome
+
+
+def _of_words(total: Tensor, like: Tensor) -> Tensor:
+    """The sum of padded words as the gradient of `like`."""
+    if len(total) > len(like):
+        # Without its history: a gradient that is known as a view cannot be detached in place.
+        total = total[: len(like)].detach()
+    return total.to(like.dtype)

@@ -9,6 +9,31 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 
+# A GPU has fast products for operands whose rows and columns are multiples of this many bytes.
+ALIGNED = 16
+# Where products run over padded words, and from how many on: below, a copy of the weight gains nothing.
+PADDED_FROM = {"cuda": 512}
+
+
+def padded_words(weight_VD: Tensor, room: int) -> int:
+    """How many words the products run over: V, or a few more if that is faster and a copy fits `room` bytes.
+
+    The width enters all three products: one that is not aligned makes them slow, whatever the words are.
+    """
+    words, width = weight_VD.shape
+    multiple = ALIGNED // weight_VD.dtype.itemsize
+    fewest = PADDED_FROM.get(weight_VD.device.type)
+    if fewest is None or words < fewest or width % multiple or weight_VD.nbytes > room:
+        return words
+    return -(-words // multiple) * multiple
+
+
+def with_zeros(x: Tensor, length: int) -> Tensor:
+    """x followed by rows of zeros; itself, at no cost, if it is long enough."""
+    missing = length - len(x)
+    return torch.cat([x, x.new_zeros(missing, *x.shape[1:])]) if missing else x
+
+
 def widened(x: Tensor) -> Tensor:
     """An operand as the products below take it: itself, or in float32 where mixing is not on offer."""
     low = x.dtype in (torch.bfloat16, torch.float16)

@@ -40,7 +40,8 @@ class AbstractPass(abc.ABC):
     bytes_per_logit: int
     fixed_bytes: int = 0
     logits_dtype: torch.dtype = torch.float32
-    # Rows of logits start at multiples of this many bytes: the fast matrix products of a GPU ask for 16.
+    # Rows of logits start at multiples of this many bytes: the fast matrix products of a GPU ask for 16. If
+    # not 1, a row's gradient lies in the row's memory, and columns of nothing may follow those of the words.
     row_bytes: int = 1
     # Whether the weight gradient may be summed below float32 when a float32 sum would exceed the budget.
     narrow_sums: bool = False
