@@ -108,7 +108,7 @@ def test_deterministic_sums(function, components, dtype, monkeypatch):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("components", [None, 2])
-@pytest.mark.parametrize("function", [None, "scale"])
+@pytest.mark.parametrize("function", [None, "scale", "plif7", "plif1e5"])
 @over_dtypes
 def test_an_ignored_vector_may_hold_anything(dtype, function, components, bad):
     """Its logits are NaN, those of padding too; its gradient, and theirs, is nothing."""

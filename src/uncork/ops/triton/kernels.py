@@ -138,11 +138,12 @@ def token_kernel(
 
     if WANT_GRADIENT or WANT_STATS:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
-        # 1/0 when every token is ignored: nothing must come of it.
-        scale = tl.where(valid, scale, 0.0)
         # Not exp(joint - log_p): log_p of a hopeless word is large, and its rounding would not cancel.
         share_K = scale * weight * tl.exp(joint_K - top) / total
         factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
+        # Of an ignored token nothing must come: neither a scale of 1/0, when all are, nor a vector of NaN.
+        share_K = tl.where(valid, share_K, 0.0)
+        factor_K = tl.where(valid, factor_K, 0.0)
         if HAS_PRIOR:
             tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
