@@ -30,7 +30,7 @@ demo: $(STAMP)  ## theory checks, a small synthetic grid, a report: two to three
 # that runs over backends runs over them too.
 test: $(STAMP)  ## run the test suite
 	@if $(BIN)/python -c 'import triton' 2>/dev/null; then \
-	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -k triton tests/ops tests/heads tests/functions tests/lm/test_update_triton.py; \
+	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -k triton tests/ops tests/heads tests/functions tests/lm/test_update_triton.py tests/lm/test_operands_triton.py tests/lm/test_stack.py; \
 	else echo "Triton is not installed: the GPU kernels are not tested."; fi
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lm.persistent_on_cpu import emulator
 from uncork.lm import Config, DataConfig, HeadConfig, ModelConfig, OptimConfig
 
 
@@ -17,6 +18,12 @@ SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """A function of a size that gives the kernels of a persistent layer as functions of CPU tensors."""
+    return emulator(tmp_path_factory)
 
 
 @pytest.fixture

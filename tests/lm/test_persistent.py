@@ -1,21 +1,14 @@
 """The persistent LSTM: run as C++ on a CPU against torch in float64, and on a GPU where there is one."""
 
-import ctypes
-import functools
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 
+from tests.lm.persistent_on_cpu import PlainOperands, exact_product
 from uncork.lm import persistent
-from uncork.lm.persistent import FLAG_PITCH, SOURCE, PersistentLSTM, blocks, macros, shared_bytes, unsuited
+from uncork.lm.persistent import SOURCE, Layer, macros, persistent_stack, unsuited
 from uncork.lm.weight_drop import library_lstm
 
 
-COMPILER = shutil.which("c++")
-SHIM = Path(__file__).parent / "cuda" / "persistent.cpp"
 GPU = torch.cuda.is_available()
 # Widths that do and do not fill the blocks, more streams than a group has, more than 32 units for each warp.
 SIZES = [(24, 3), (50, 20), (16, 1), (40, 30), (386, 2)]
@@ -30,59 +23,6 @@ def layout(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory):
-    """A function of a size that gives the two kernels as functions of CPU tensors."""
-    if COMPILER is None:
-        pytest.skip("needs a C++ compiler")
-
-    @functools.cache
-    def build(source: str, options: tuple[str, ...]):
-        folder = tmp_path_factory.mktemp("persistent")
-        (folder / "kernel.cu").write_text(source)
-        library = folder / "kernel.so"
-        subprocess.run(
-            [COMPILER, "-O1", "-std=c++17", "-Wno-unknown-pragmas", "-shared", "-fPIC", f"-I{folder}",
-             "-o", library, SHIM, *options],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        return ctypes.CDLL(str(library))
-
-    def kernels(size: int, streams: int, source: str | None = None):
-        options = tuple(f"-D{name}={value}" for name, value in macros(size, streams).items())
-        return Emulated(build(source or SOURCE.read_text(), options), size, streams)
-
-    return kernels
-
-
-class Emulated:
-    """Stands in for the launches on a GPU."""
-
-    held_back = -1
-
-    def __init__(self, library, size, streams):
-        self.library, self.size = library, size
-        self.blocks, self.shared = blocks(size), shared_bytes(macros(size, streams))
-
-    def forward(self, *arguments):
-        _, _, hidden, cell, gates, _ = arguments
-        # What is read before it is written shows.
-        for part in (hidden[1:, :, : self.size], cell[1:], gates):
-            part.fill_(torch.nan)
-        self._run(0, arguments)
-
-    def backward(self, *arguments):
-        arguments[5].fill_(torch.nan)
-        self._run(1, arguments)
-
-    def _run(self, which, arguments):
-        *tensors, steps = arguments
-        flags = torch.zeros(self.blocks[which], FLAG_PITCH, dtype=torch.int32)
-        pointers = (ctypes.c_void_p * 7)(*(t.data_ptr() for t in (*tensors, flags)))
-        self.library.run(which, self.blocks[which], self.shared[which], self.held_back, steps, pointers)
-        assert (flags[:, 0] == steps).all() and not flags[:, 1:].any()
-
-
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request, emulated, monkeypatch):
     if request.param == "cuda":
@@ -90,8 +30,15 @@ def device(request, emulated, monkeypatch):
             pytest.skip("needs a GPU")
         return request.param
     monkeypatch.setattr(persistent, "_kernels", lambda size, streams, device: emulated(size, streams))
-    monkeypatch.setattr(persistent, "_product", lambda a, b: (a.double() @ b.double()).float())
+    monkeypatch.setattr(persistent, "_product", exact_product)
+    monkeypatch.setattr(persistent, "_operands", lambda: PlainOperands)
     return request.param
+
+
+def one_layer(x, hidden, cell, *weights):
+    """A stack of one: all outputs, the last of them and the last cell."""
+    y, [(hidden, cell)] = persistent_stack(x, [Layer(None, hidden, cell, *weights)], [0.0])
+    return y, hidden, cell
 
 
 def problem(size, streams, steps=5, width=8):
@@ -146,7 +93,7 @@ def test_values_and_every_gradient(device, size, streams, width):
     """Against the truth, no worse than twice what rounding states and gates' gradients alone costs."""
     inputs, upstream = problem(size, streams, width=width)
     leaves = [t.float().to(device).requires_grad_() for t in inputs]
-    results = PersistentLSTM.apply(*leaves)
+    results = one_layer(*leaves)
     torch.autograd.backward(results, [g.float().to(device) for g in upstream])
     ours = [*results, *(leaf.grad for leaf in leaves)]
     # Clipping scales gradients in place, so no two may share their memory.
@@ -167,7 +114,7 @@ def test_results_nobody_descends_have_no_part_in_the_gradient(device, asked):
     for given in (asked, (0, 1, 2)):
         inputs, upstream = problem(24, 3)
         leaves = [t.float().to(device).requires_grad_() for t in inputs]
-        results = PersistentLSTM.apply(*leaves)
+        results = one_layer(*leaves)
         upstream = [(t if n in asked else 0 * t).float().to(device) for n, t in enumerate(upstream)]
         torch.autograd.backward([results[n] for n in given], [upstream[n] for n in given])
         gradients.append([leaf.grad for leaf in leaves])
@@ -186,7 +133,7 @@ def test_every_operand_of_a_product_has_rows_of_whole_16_bytes(device, monkeypat
     monkeypatch.setattr(persistent, "_product", watched)
     inputs, upstream = problem(50, 3, width=11)
     leaves = [t.float().to(device).requires_grad_(n != 1) for n, t in enumerate(inputs)]
-    y, _, _ = PersistentLSTM.apply(*leaves)
+    y, _, _ = one_layer(*leaves)
     y.backward(upstream[0].float().to(device))
     assert len(seen) == 4
     for operand in (operand for operands in seen for operand in operands):
@@ -198,8 +145,8 @@ def test_every_operand_of_a_product_has_rows_of_whole_16_bytes(device, monkeypat
         assert leaf.grad.is_contiguous() and leaf.grad.shape == leaf.shape
 
 
-def both_kernels(kernels, size, streams, steps=3):
-    """What the two kernels write, of one problem."""
+def both_kernels(kernels, size, streams, steps=3, masked=None):
+    """What the two kernels write, of one problem; with `masked`, who multiplies with a mask in backward."""
     generator = torch.Generator().manual_seed(size)
     low = {"dtype": torch.bfloat16}
 
@@ -214,9 +161,29 @@ def both_kernels(kernels, size, streams, steps=3):
     dcell = draw(streams, size)
     kernels.forward(draw(steps, streams, 4 * size), weight, hidden, cell, gates, steps)
     forward = [hidden, cell, gates]
+    dhidden, mask = draw(steps, streams, size), None
+    if masked is not None:
+        mask = 2.0 * (draw(streams, size) > 0)
+        if masked:  # by the kernel, from rows further apart
+            between = torch.full((steps, streams, 6), torch.nan)
+            dhidden = torch.cat([dhidden, between], 2)
+        else:
+            dhidden, mask = dhidden * mask, None
     if all(torch.isfinite(t).all() for t in forward):
-        kernels.backward(draw(steps, streams, size), weight, gates, cell, dcell, dgates, steps)
+        kernels.backward(dhidden, mask, weight, gates, cell, dcell, dgates, dhidden.shape[2], steps)
     return [*forward, dcell, dgates]
+
+
+@pytest.mark.parametrize(("size", "streams"), [(24, 3), (40, 30)])
+def test_backward_reads_rows_of_any_pitch_and_multiplies_with_the_mask(emulated, size, streams):
+    """Zeros and twos, so that nothing rounds."""
+    kernels = emulated(size, streams)
+    ours, right = (both_kernels(kernels, size, streams, masked=by_kernel) for by_kernel in (True, False))
+    without = both_kernels(kernels, size, streams)
+    assert all(
+        torch.isfinite(t).all() and torch.equal(t, other) for t, other in zip(ours, right, strict=True)
+    )
+    assert not torch.equal(ours[-1], without[-1])
 
 
 def late_blocks_show(emulated, size, streams, source=None):
@@ -286,7 +253,7 @@ def test_a_window_of_one_step_and_none_that_asks_for_dx(device):
     leaves = [t.float().to(device) for t in inputs]
     for leaf in leaves[3:]:
         leaf.requires_grad_()
-    y, h, c = PersistentLSTM.apply(*leaves)
+    y, h, c = one_layer(*leaves)
     assert torch.equal(y[0], h) and c.shape == h.shape
     (y * upstream[0].float().to(device)).sum().backward()
     assert all(leaf.grad is None for leaf in leaves[:3])
@@ -305,7 +272,7 @@ def test_what_does_not_suit_is_said():
 def test_at_the_sizes_of_the_recipes_no_worse_than_cudnn(size, streams, steps):
     inputs, upstream = problem(size, streams, steps, width=size)
     leaves = [t.float().cuda().requires_grad_() for t in inputs]
-    results = PersistentLSTM.apply(*leaves)
+    results = one_layer(*leaves)
     torch.autograd.backward(results, [g.float().cuda() for g in upstream])
     ours = [*results, *(leaf.grad for leaf in leaves)]
     low = [[t.bfloat16().cuda() for t in part] for part in (inputs, upstream)]

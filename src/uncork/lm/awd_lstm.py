@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from uncork.functions import PLIF
 from uncork.lm.config import ModelConfig
 from uncork.lm.dropout import LockedDropout, embedding_dropout
-from uncork.lm.weight_drop import State, WeightDropLSTM
+from uncork.lm.weight_drop import State, WeightDropLSTM, can_stack, run_stack
 
 
 States = list[State]  # one per layer
@@ -63,12 +63,29 @@ class AWDLSTM(nn.Module):
         if states is None:
             states = self.initial_states(tokens_TB.shape[1])
         x_TBD = embedding_dropout(self.embedding.weight, tokens_TB, self.embedding_dropout, self.training)
+        layers: list[WeightDropLSTM] = list(self.layers)  # pyright: ignore[reportAssignmentType]
+        if can_stack(layers, x_TBD):
+            x_TBD, new_states = run_stack(layers, x_TBD, states, self._masks(layers, x_TBD))
+        else:
+            x_TBD, new_states = self._one_by_one(layers, x_TBD, states)
+        return Features(x_TBD, self.output_dropout(x_TBD), new_states)
+
+    def _masks(self, layers: list[WeightDropLSTM], x_TBD: Tensor) -> list[Tensor | None]:
+        """On what each layer reads."""
+        masks = [self.input_dropout.mask(x_TBD[:1])]
+        for below in layers[:-1]:
+            masks.append(self.hidden_dropout.mask(x_TBD.new_empty(1, x_TBD.shape[1], below.hidden_size)))
+        return masks
+
+    def _one_by_one(
+        self, layers: list[WeightDropLSTM], x_TBD: Tensor, states: States
+    ) -> tuple[Tensor, States]:
         x_TBD = self.input_dropout(x_TBD)
         new_states: States = []
-        for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+        for number, (layer, state) in enumerate(zip(layers, states, strict=True)):
             x_TBD, state = layer(self.hidden_dropout(x_TBD) if number > 0 else x_TBD, state)
             new_states.append(state)
-        return Features(x_TBD, self.output_dropout(x_TBD), new_states)
+        return x_TBD, new_states
 
     def initial_states(self, batch_size: int) -> States:
         """Zeros, as at the start of an epoch."""

@@ -21,9 +21,12 @@ class LockedDropout(nn.Module):
         self.p = check_probability("p", p)
 
     def forward(self, x_TBD: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0:
-            return x_TBD
-        return x_TBD * keep_mask(x_TBD[:1], self.p)
+        mask = self.mask(x_TBD[:1])
+        return x_TBD if mask is None else x_TBD * mask
+
+    def mask(self, like: Tensor) -> Tensor | None:
+        """A new mask in the shape of `like`, or None in evaluation and where nothing is dropped."""
+        return keep_mask(like, self.p) if self.training and self.p > 0.0 else None
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -298,11 +298,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_forward(
     }
 }
 
-/* dhidden (T, B, H): the gradient of every hidden state but through the next step. dcell (B, H): in, of the last cell;
- * out, of the first. dgates (T, B, 4H): of the gates before their functions. flags: 0, FLAG_PITCH for each block. */
+/* dhidden (T, B, pitch): the gradient of every hidden state but through the next step, to be multiplied with keep
+ * (B, H), the mask that what read the states had on them, unless that is null. dcell (B, H): in, of the last cell; out,
+ * of the first. dgates (T, B, 4H): of the gates before their functions. flags: 0, FLAG_PITCH for each block. */
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
-    const float *dhidden, const bf16 *weight, const bf16 *gates, const float *cell, float *dcell, bf16 *dgates,
-    unsigned *flags, int steps) {
+    const float *dhidden, const float *keep, const bf16 *weight, const bf16 *gates, const float *cell, float *dcell,
+    bf16 *dgates, unsigned *flags, int pitch, int steps) {
     typedef Share<BACKWARD_UNITS> Mine;
     constexpr int EACH = Mine::EACH;
     Weights<BACKWARD_TILES, BACKWARD_PAIRS, BACKWARD_HELD> weights;
@@ -313,7 +314,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
         const long long row = (long long)(steps - 1 - s) * STREAMS;
         #pragma unroll 1
         for (int g = 0; g < GROUPS; g++) {
-            float dc[EACH], dh[EACH], before[EACH], after[EACH];
+            float dc[EACH], dh[EACH], kept[EACH], before[EACH], after[EACH];
             bf16 value[EACH][4];
             #pragma unroll
             for (int e = 0; e < EACH; e++) {
@@ -321,7 +322,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
                 const bool mine = at.mine(g);
                 const int place = at.stream(g) * HIDDEN + at.unit;
                 dc[e] = mine ? dcell[place] : 0.0f;
-                dh[e] = mine ? (dhidden + row * HIDDEN)[place] : 0.0f;
+                dh[e] = mine ? (dhidden + row * pitch)[at.stream(g) * pitch + at.unit] : 0.0f;
+                kept[e] = mine && keep ? keep[place] : 1.0f;
                 before[e] = mine ? (cell + row * HIDDEN)[place] : 0.0f;
                 after[e] = mine ? (cell + (row + STREAMS) * HIDDEN)[place] : 0.0f;
                 #pragma unroll
@@ -340,6 +342,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
             for (int e = 0; e < EACH; e++) {
                 const Mine at(e);
                 if (!at.mine(g)) continue;
+                dh[e] *= kept[e];
                 if (s > 0) dh[e] += collect<BACKWARD_TILES>(partial, at.slot, at.column);
                 const float i = widen(value[e][0]), f = widen(value[e][1]);
                 const float m = widen(value[e][2]), o = widen(value[e][3]);

@@ -8,12 +8,13 @@ exists only inside `forward`, and both go to the library's kernel as an explicit
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from uncork.lm.dropout import check_probability, drop
-from uncork.lm.persistent import persistent_lstm, unsuited
+from uncork.lm.persistent import Layer, persistent_stack, unsuited
 
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (1, B, H)
@@ -54,13 +55,13 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x_TBD: Tensor, state: State) -> tuple[Tensor, State]:
+        if can_stack([self], x_TBD):
+            y_TBH, (state,) = run_stack([self], x_TBD, [state], [None])
+            return y_TBH, state
         weight_hh: Tensor = self.weight_hh
         if self.training and self.p > 0.0:
             weight_hh = drop(weight_hh, self.p)
         weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
-        if self.persistent and unsuited(self.hidden_size, x_TBD.shape[1], x_TBD.device) is None:
-            y_TBH, hidden_BH, cell_BH = persistent_lstm(x_TBD, state[0][0], state[1][0], weights)
-            return y_TBH, (hidden_BH[None], cell_BH[None])
         dtype, inner = x_TBD.dtype, self.compute_dtype or x_TBD.dtype
         weights = [weight.to(inner) for weight in weights]
         hidden, cell = (part.to(inner) for part in state)
@@ -73,6 +74,31 @@ class WeightDropLSTM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.weight_ih.shape[1]}, {self.hidden_size}, p={self.p}"
+
+
+def can_stack(layers: Sequence[WeightDropLSTM], x_TBD: Tensor) -> bool:
+    """Whether all layers are to be persistent and can be, over such an input."""
+    streams, device = x_TBD.shape[1], x_TBD.device
+    return all(layer.persistent and unsuited(layer.hidden_size, streams, device) is None for layer in layers)
+
+
+def run_stack(
+    layers: Sequence[WeightDropLSTM],
+    x_TBD: Tensor,
+    states: Sequence[State],
+    masks: Sequence[Tensor | None],
+) -> tuple[Tensor, list[State]]:
+    """Outputs of the last of persistent layers and all states; masks (1, B, D) are on what layers read."""
+    given = [
+        Layer(
+            None if mask is None else mask[0], state[0][0], state[1][0],
+            layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh,
+        )
+        for layer, state, mask in zip(layers, states, masks, strict=True)
+    ]  # fmt: skip
+    drops = [layer.p if layer.training else 0.0 for layer in layers]
+    y_TBH, ends = persistent_stack(x_TBD, given, drops)
+    return y_TBH, [(hidden_BH[None], cell_BH[None]) for hidden_BH, cell_BH in ends]
 
 
 def library_lstm(x_TBD: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -150,18 +150,19 @@ static void multiply(float (&sum)[4], const Fragment &a, unsigned b0, unsigned b
 }
 
 static void *pointers[8];
-static int steps_given;
+static int pitch_given, steps_given;
 static void forward_body() {
     lstm_forward((const float *)pointers[0], (const bf16 *)pointers[1], (bf16 *)pointers[2], (float *)pointers[3],
                  (bf16 *)pointers[4], (unsigned *)pointers[5], steps_given);
 }
 static void backward_body() {
-    lstm_backward((const float *)pointers[0], (const bf16 *)pointers[1], (const bf16 *)pointers[2],
-                  (const float *)pointers[3], (float *)pointers[4], (bf16 *)pointers[5], (unsigned *)pointers[6],
-                  steps_given);
+    lstm_backward((const float *)pointers[0], (const float *)pointers[1], (const bf16 *)pointers[2],
+                  (const bf16 *)pointers[3], (const float *)pointers[4], (float *)pointers[5], (bf16 *)pointers[6],
+                  (unsigned *)pointers[7], pitch_given, steps_given);
 }
-extern "C" void run(int backward, int blocks, int shared_bytes, int held_back, int steps, void **given) {
-    for (int i = 0; i < 7; i++) pointers[i] = given[i];
+extern "C" void run(int backward, int blocks, int shared_bytes, int held_back, int pitch, int steps, void **given) {
+    for (int i = 0; i < 8; i++) pointers[i] = given[i];
+    pitch_given = pitch;
     steps_given = steps;
     run_grid(blocks, THREADS, shared_bytes, held_back, backward ? backward_body : forward_body);
 }

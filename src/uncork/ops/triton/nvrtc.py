@@ -25,10 +25,15 @@ def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int,
     return kernel
 
 
-def launch_together(kernel: Any, blocks: int, threads: int, arguments: list[Tensor | int], shared_bytes: int):
-    """Start a kernel whose blocks wait for each other: all of them run at once, or it raises."""
+def launch_together(
+    kernel: Any, blocks: int, threads: int, arguments: list[Tensor | int | None], shared_bytes: int
+):
+    """Start a kernel whose blocks wait for each other: all run at once, or it raises. None is a null."""
     driver = ctypes.CDLL("libcuda.so.1")
-    values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments]
+    values = [
+        ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.data_ptr())
+        for a in arguments
+    ]
     places = [ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in values]
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     size = (blocks, 1, 1, threads, 1, 1)
