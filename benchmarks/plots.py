@@ -32,7 +32,7 @@ def run(path: Path) -> int:
     figures = []
     for axis in AXES:
         own = [row for row in rows if row.block.axis == axis and row.ms is not None]
-        if own:
+        if len({coordinates(row.block)[axis] for row in own}) > 1:  # one point is no curve
             name = f"{path.stem}_{axis}.png"
             write_atomic(path.with_name(name), _picture(axis, own))
             figures.append((f"Time and peak extra memory against {AXES[axis]}", name))

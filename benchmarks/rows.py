@@ -109,7 +109,9 @@ def merged(old: list[Row], new: list[Row], order: tuple[str, ...]) -> list[Row]:
     """
     fresh = {row.block for row in new}
     rows = [row for row in old if row.block not in fresh] + new
-    return sorted(rows, key=lambda row: order.index(row.block.group) if row.block.group in order else 99)
+    place = {block: i for i, block in enumerate(dict.fromkeys(row.block for row in old + new))}
+    group = lambda row: order.index(row.block.group) if row.block.group in order else len(order)
+    return sorted(rows, key=lambda row: (group(row), place[row.block]))
 
 
 def by_block(rows: list[Row]) -> dict[Block, dict[str, Row]]:

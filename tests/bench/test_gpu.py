@@ -113,10 +113,10 @@ def test_a_second_run_adds_its_groups(few_contenders, tmp_path):
     assert len(again) == 10 and again[:5] == both[:5] and again[5:] != first
 
 
-def test_merging_replaces_whole_blocks():
+def test_merging_replaces_whole_blocks_where_they_stand():
     old = [row("a", 1.0), row("b", 1.0), row("a", 5.0, replace(BLOCK, spread=3.5))]
     new = [row("a", 2.0)]
-    assert merged(old, new, ("large",)) == [old[2], new[0]]
+    assert merged(old, new, ("large",)) == [new[0], old[2]]
 
 
 def test_rows_survive_the_csv(tmp_path):

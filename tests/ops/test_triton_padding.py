@@ -62,11 +62,10 @@ def padded_of(words, dtype):
 @over_dtypes
 @pytest.mark.parametrize("function", [None, "scale", "sigsoftmax", "softcap", "plif7", "plif1001"])
 def test_loss_and_gradients(function, dtype, target, products):
-    """Several problems in a low dtype: a gradient that is one number torch may hit by luck."""
+    """Several problems in a low dtype: torch may hit a gradient by luck, and one that is one number often."""
     options = target | {"function": function, "dtype": dtype, "z_loss": 0.1, "reduction": "none"}
-    cases = [
-        make_case((5,), WIDTH, 11, seed=seed, **options) for seed in range(4 if dtype.itemsize < 4 else 1)
-    ]
+    problems = 1 if dtype.itemsize == 4 else 16 if function == "scale" else 4
+    cases = [make_case((5,), WIDTH, 11, seed=seed, **options) for seed in range(problems)]
     assert_as_accurate_as_torch(cases, TRITON, chunk=100)
     assert {words for _, words in products} == {padded_of(11, dtype)}
     assert max(rows for rows, _ in products) < 5 * target.get("components", 1)  # several chunks
