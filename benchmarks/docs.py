@@ -1,7 +1,9 @@
-"""The newest GPU benchmark as a section of the documentation, between two marks of a page."""
+"""The newest GPU benchmark and counters as sections of the documentation, between marks of a page."""
 
+import csv
 from pathlib import Path
 
+from benchmarks.counters import SHAPES
 from benchmarks.groups import CALLS
 from benchmarks.page import tally
 from benchmarks.plots import AXES
@@ -11,26 +13,33 @@ from benchmarks.targets import Verdict, verdicts
 from uncork.results import write_atomic
 
 
-START, END = "<!-- gpu table -->", "<!-- end of gpu table -->"
+BENCHMARK, COUNTERS = "gpu", "counters"  # what a file's name begins with, and the marks of its section
 HEADINGS = ["", "spread", "mode", "ms", "ratio", "target", "verdict", "extra MiB"]
+COUNTED = ["kernel", "head", "logits", "dtype", "us", "DRAM %", "L2 %", "L1 %", "issue %", "warps %"]
+LEAST_MICROSECONDS = 20.0
 FACTS = ("hardware", "torch", "CUDA", "triton", "liger-kernel", "cut-cross-entropy", "commit")
 
 
 def run(results: Path, page: Path) -> int:
     """Write the section into the page; 1 if there is nothing to write."""
-    path = newest(results)
+    path, counted = newest(results), newest(results, COUNTERS)
     if path is None:
         print(f"nothing to write: no gpu_*.csv in {results}")
         return 1
-    write_atomic(page, filled(page.read_text(encoding="utf-8"), section(path)).encode())
+    text = filled(page.read_text(encoding="utf-8"), section(path))
+    if counted is not None:
+        text = filled(text, counters_section(counted), COUNTERS)
+    write_atomic(page, text.encode())
     print("written:", page)
     return 0
 
 
-def newest(results: Path) -> Path | None:
+def newest(results: Path, kind: str = BENCHMARK) -> Path | None:
     """The CSV of the latest day, which ends the name of such a file."""
     return max(
-        results.glob("gpu_*.csv"), key=lambda path: (path.stem.rsplit("_", 1)[-1], path.stem), default=None
+        results.glob(f"{kind}_*.csv"),
+        key=lambda path: (path.stem.rsplit("_", 1)[-1], path.stem),
+        default=None,
     )
 
 
@@ -53,16 +62,41 @@ def section(path: Path) -> str:
     return "\n\n".join(parts)
 
 
-def filled(text: str, content: str) -> str:
+def counters_section(path: Path) -> str:
+    """Where the time of the kernels goes: those that take a share of it worth naming."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if float(row["us"]) >= LEAST_MICROSECONDS]
+    facts = [f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}"]
+    lines = [
+        [f"`{row['kernel']}`", row["contender"].removeprefix("uncork "), _rows_of(row), row["dtype"]]
+        + [f"{float(row[name]):.0f}" for name in ("us", "dram", "l2", "l1", "issue", "warps")]
+        for row in rows
+    ]
+    return f"`benchmarks/results/{path.name}`: {facts[0]}.\n\n{markdown(COUNTED, lines)}"
+
+
+def filled(text: str, content: str, kind: str = BENCHMARK) -> str:
     """A page with what stands between the marks replaced."""
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}\n\n{content}\n\n{END}{after}"
+    start, end = _marks(kind)
+    before, rest = text.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n\n{content}\n\n{end}{after}"
 
 
-def stated(text: str) -> str:
+def stated(text: str, kind: str = BENCHMARK) -> str:
     """What stands between the marks."""
-    return text.split(START)[1].split(END)[0].strip()
+    start, end = _marks(kind)
+    return text.split(start)[1].split(end)[0].strip()
+
+
+def _marks(kind: str) -> tuple[str, str]:
+    return f"<!-- {kind} table -->", f"<!-- end of {kind} table -->"
+
+
+def _rows_of(row: dict[str, str]) -> str:
+    """How many rows of logits of how many words a launch has."""
+    components = 15 if "MoS" in row["contender"] else 1
+    return f"{int(row['tokens']) * components:,} x {SHAPES[row['shape']][2]:,}"
 
 
 def _origin(rows: list[Row]) -> str:

@@ -93,6 +93,16 @@ def test_the_kernels_page_states_the_newest_gpu_benchmark():
     assert docs.stated(page) == docs.section(newest), "run `python -m benchmarks docs`"
 
 
+def test_the_kernels_page_states_the_newest_counters():
+    newest = docs.newest(ROOT / "benchmarks" / "results", docs.COUNTERS)
+    if newest is None:
+        pytest.skip("no counters in benchmarks/results")
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    assert docs.stated(page, docs.COUNTERS) == docs.counters_section(newest), (
+        "run `python -m benchmarks docs`"
+    )
+
+
 def constants(path: str) -> dict[str, Any]:
     """The literal constants of a module, read and not run: Triton need not be installed."""
     found: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import statistics
 
 from tests.test_measured_numbers import ROOT, Perplexities, after, penn_runs, welch
@@ -49,9 +50,25 @@ def first_rows() -> list[str]:
     return rows
 
 
-def step_rows() -> list[str]:
+HEADS = ("penn_softmax", "penn_temperature", "penn_plif", "penn_plif_frozen")
+COMPARED = (10, 20, 40, 41, 60, 80, 81, 85, 90, 95, 100, 104)
+
+
+def heads(name: str) -> dict[str, dict[int, float]]:
+    """A perplexity of each of four heads by epoch, "valid_nll" or "train_nll"."""
+    runs = [json.loads(line) for line in (FIRST / "heads.jsonl").read_text().splitlines()]
+    return {r["config"]["name"]: {m["epoch"]: math.exp(m[name]) for m in r["metrics"]} for r in runs}
+
+
+def heads_rows() -> list[str]:
+    valid, train = heads("valid_nll"), heads("train_nll")
+    cell = lambda head, epoch: f"{valid[head][epoch]:.2f} ({train[head][epoch]:.1f})"
+    return [f"| {epoch} | {' | '.join(cell(head, epoch) for head in HEADS)} |" for epoch in COMPARED]
+
+
+def step_rows(day: str) -> list[str]:
     """Milliseconds a step, a row for each recipe."""
-    (path,) = (ROOT / "benchmarks" / "results").glob("training_*.csv")
+    (path,) = (ROOT / "benchmarks" / "results").glob(f"training_*_{day}.csv")
     found: dict[str, dict[str, str]] = {}
     with open(path, newline="") as file:
         for record in csv.DictReader(file):
@@ -61,23 +78,48 @@ def step_rows() -> list[str]:
     return [f"| `{name}` | {' | '.join(cell(row, way) for way in ways)} |" for name, row in found.items()]
 
 
-def seconds(name: str) -> list[float]:
+def seconds(name: str, file: str) -> list[float]:
     """Of each run the median over the epochs after the others had ended."""
-    runs = [json.loads(line)["metrics"] for line in (FIRST / "averaging.jsonl").read_text().splitlines()]
+    runs = [json.loads(line)["metrics"] for line in (FIRST / file).read_text().splitlines()]
     return [statistics.median(m[name] for m in run if m["epoch"] > 20) for run in runs]
 
 
 def test_seconds_of_runs_side_by_side():
-    whole, training = seconds("seconds"), seconds("train_seconds")
+    whole, training = seconds("seconds", "averaging.jsonl"), seconds("train_seconds", "heads.jsonl")
     page = (ROOT / "docs" / "lm-results.md").read_text()
-    assert f"at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
+    assert f"three runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
+    whole = seconds("seconds", "heads.jsonl")
+    assert f"four runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
     page = " ".join((ROOT / "docs" / "sweep.md").read_text().split())
     assert f"trained at {min(training):.1f} to {max(training):.1f} s an epoch each" in page
-    assert f"a run alone takes {float(step_rows()[0].split(' | ')[-1].strip(' |')):.1f} ms a step" in page
+    alone = float(step_rows("2026-11-16")[0].split(" | ")[-1].strip(" |"))
+    assert f"a run alone takes {alone:.1f} ms a step" in page
 
 
 def test_steps():
-    assert table("lm.md", "training steps") == step_rows()
+    assert table("lm.md", "training steps") == step_rows("2026-11-16")
+    assert table("lm.md", "all ways") == step_rows("2026-11-15")
+
+
+def test_four_heads():
+    assert table("lm-results.md", "penn heads") == heads_rows()
+
+
+def test_what_is_said_of_four_heads():
+    valid, train = heads("valid_nll"), heads("train_nll")
+    ahead = lambda head, epoch: valid["penn_softmax"][epoch] - valid[head][epoch]
+    page = " ".join((ROOT / "docs" / "lm-results.md").read_text().split())
+    leads = [ahead("penn_plif", epoch) for epoch in (80, 81, 90, 104)]
+    assert "{:.2f} at epoch 80, {:.2f} at 81, {:.2f} at 90 and {:.2f} at 104".format(*leads) in page
+    behind = [-ahead("penn_plif_frozen", epoch) for epoch in (81, 104)]
+    assert "{:.2f} behind at epoch 81 and {:.2f} at 104".format(*behind) in page
+    assert f"{-ahead('penn_temperature', 104):.2f} behind at 104" in page
+    ended = [json.loads(line)["result"] for line in (FIRST / "heads.jsonl").read_text().splitlines()]
+    (result,) = [r for r in ended if r]
+    scores = (result["valid_perplexity"], result["test_perplexity"])
+    assert "a valid perplexity of {:.2f} and a test perplexity of {:.2f}".format(*scores) in page
+    assert all(train["penn_plif"][e] < train["penn_softmax"][e] for e in range(5, 105))
+    assert all(train["penn_plif_frozen"][e] > train["penn_softmax"][e] for e in range(5, 105))
 
 
 def test_precision():

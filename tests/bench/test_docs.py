@@ -67,7 +67,7 @@ def test_a_line_for_each_target(results):
 
 def test_the_command_fills_the_page(results, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n\n{docs.START}\n\nold\n\n{docs.END}\n\nafter\n")
+    page.write_text("before\n\n<!-- gpu table -->\n\nold\n\n<!-- end of gpu table -->\n\nafter\n")
     arguments = ["docs", "--results", str(results), "--page", str(page)]
     assert command.main(arguments) == 0
     once = page.read_text()
