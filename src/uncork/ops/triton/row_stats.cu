@@ -2,9 +2,9 @@
  * row_kernel gives them, for short rows: with a window of the compressed table in shared memory, where logits spread.
  *
  * A block takes a row at a time, and each of its warps pieces of 128 words. Rows differ in which warp gets one piece
- * more. No warp waits for another at a row's end: it leaves the highest f and the sum of its pieces in shared memory,
- * and the last one to do so puts them together. A row in SLOTS has a barrier, so that no place is used again before it
- * has been read.
+ * more. No warp waits for another at a row's end: it leaves the highest f and the sum of its pieces in shared memory.
+ * After SLOTS rows there is a barrier, and a warp for each of them puts its parts together, while the others go on to
+ * leave theirs in the other half of that memory: when it is used again, all have passed the next barrier.
  *
  * A value that is NaN, outside the window or not held by a code, is looked up in the table in global memory. So is the
  * target word's: its probability may be close to 1, and the loss as close to 0.
@@ -78,6 +78,19 @@ __device__ __forceinline__ int ask_word(const long long *target, int token, int 
     return (int)min(max(asked == ignored ? 0ll : asked, 0ll), (long long)words - 1);
 }
 
+/* The parts of one row together, by one warp. */
+__device__ __forceinline__ void write_row(const Part *parts, int row, int rows, float *stats) {
+    const int lane = threadIdx.x % 32;
+    Part all = lane < WARPS ? parts[lane] : Part{NEGATIVE_INFINITY, 0.0f};
+    all.join();
+    if (lane != 0) return;
+    const float top = all.top * LN_2;
+    /* What the rounding of this product took from the highest f goes into the sum. */
+    const float left = fmaf(-top, LOG2_E, all.top) - top * LOG2_E_REST;
+    stats[row] = top;
+    stats[rows + row] = isnan(left) ? all.total : all.total * power_of_2(left);
+}
+
 /* The table has a multiple of 128 codes, as has the window, `width` of them around that of the sums, `window`. */
 template <bool WIDE>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -85,8 +98,7 @@ row_stats(const float *z, int z_stride, const long long *target, float *stats, c
           const uint4 *bases, const int *window, int width, int rows, int components, int words, int intervals,
           int is_dense, int ignored, double bound_) {
     extern __shared__ uint4 held[];
-    __shared__ Part parts[SLOTS][WARPS];
-    __shared__ int arrived[SLOTS];
+    __shared__ Part parts[2][SLOTS][WARPS];
     const unsigned *code_at = (const unsigned *)held, *base_at = (const unsigned *)(held + width / 4 + 1);
     const Table table = {pairs, (float)bound_, (float)(2.0 * bound_ / intervals), (float)(intervals / (2.0 * bound_)),
                          0.5f * intervals, (float)(intervals - 1)};
@@ -110,11 +122,10 @@ row_stats(const float *z, int z_stride, const long long *target, float *stats, c
         if (!is_dense) asked = ask_word(target, row / components, ignored, words);
     }
     copy_window(held, codes, bases, origin, width);
-    if (threadIdx.x < SLOTS) arrived[threadIdx.x] = 0;
     __syncthreads();
 
-    int slot = 0;
-    for (int turn = blockIdx.x; turn < rows; turn += gridDim.x) {
+    int done = 0; /* rows of this block */
+    for (int turn = blockIdx.x; turn < rows; turn += gridDim.x, done++) {
         const int row = rows - 1 - turn, word = asked;
         Part mine = {NEGATIVE_INFINITY, 0.0f};
         for (int batch = 0; batch < batches; batch++) {
@@ -180,27 +191,13 @@ row_stats(const float *z, int z_stride, const long long *target, float *stats, c
                               (power_of_2(f[q][2] - low) + power_of_2(f[q][3] - low));
         }
         mine.join();
-        int before = 0;
-        if (lane == 0) {
-            parts[slot][warp] = mine;
-            __threadfence_block();
-            before = atomicAdd(&arrived[slot], 1);
-            __threadfence_block();
+        Part(*const batch_parts)[WARPS] = parts[done / SLOTS % 2];
+        const int slot = done % SLOTS;
+        if (lane == 0) batch_parts[slot][warp] = mine;
+        if (slot == SLOTS - 1 || turn + (int)gridDim.x >= rows) {
+            __syncthreads();
+            for (int s = warp; s <= slot; s += WARPS)
+                write_row(batch_parts[s], row + (slot - s) * (int)gridDim.x, rows, stats);
         }
-        if (__shfl_sync(ALL, before, 0) == WARPS - 1) {
-            __syncwarp(); /* what lane 0 knows to be there all may read */
-            mine = lane < WARPS ? parts[slot][lane] : Part{NEGATIVE_INFINITY, 0.0f};
-            mine.join();
-            if (lane == 0) {
-                arrived[slot] = 0;
-                const float top = mine.top * LN_2;
-                /* What the rounding of this product took from the highest f goes into the sum. */
-                const float left = fmaf(-top, LOG2_E, mine.top) - top * LOG2_E_REST;
-                stats[row] = top;
-                stats[rows + row] = isnan(left) ? mine.total : mine.total * power_of_2(left);
-            }
-        }
-        slot = (slot + 1) % SLOTS;
-        if (slot == 0) __syncthreads();
     }
 }

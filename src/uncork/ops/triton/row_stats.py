@@ -15,7 +15,7 @@ SOURCE = nvrtc.TABLE_GRADIENT.with_name("row_stats.cu")
 THREADS = 1024
 # Words that a block reads in one round, the rounds it reads ahead at the most, and the bytes of shared memory
 # that it needs beside the window.
-ROUND, ROUNDS, OWN_BYTES = 4 * THREADS, 4, 2304
+ROUND, ROUNDS, OWN_BYTES = 4 * THREADS, 4, 4352
 
 
 class RowStats:
