@@ -146,3 +146,26 @@ def test_the_start_is_the_published_one():
     assert model.encoder.embedding.weight.abs().max() <= 0.1
     assert model.head.bias.abs().max() == 0
     assert model.encoder.layers[1].weight_hh.abs().max() <= 0.1  # 1 / sqrt(100)
+
+
+@pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["softmax", "mixture"])
+def test_products_of_the_head_in_bfloat16_are_for_training(config):
+    """The loss and its gradients are then those of rounded operands; scores stay what they were."""
+    torch.manual_seed(0)
+    head = replace(config.head, products="bfloat16", latent_dropout=0.0)
+    off = {f"{name}_dropout": 0.0 for name in ("embedding", "input", "hidden", "output", "weight")}
+    exact = build(replace(config, **off, head=replace(head, products="float32"))).float()
+    narrow = build(replace(config, **off, head=head)).float()
+    narrow.load_state_dict(exact.state_dict())
+    tokens_TB, target_TB = torch.randint(VOCABULARY, (2, T, B))
+    losses = [model.train()(tokens_TB, None, target_TB).loss for model in (exact, narrow)]
+    assert losses[0] != losses[1] and losses[1].dtype == torch.float32
+    torch.testing.assert_close(*losses, rtol=1e-2, atol=0.0)
+    for loss in losses:
+        loss.backward()
+    for right, found in zip(exact.parameters(), narrow.parameters(), strict=True):
+        assert found.grad.dtype == torch.float32
+        assert (found.grad - right.grad).norm() <= 0.02 * right.grad.norm()
+    with torch.no_grad():
+        losses = [model.eval()(tokens_TB, None, target_TB).loss for model in (exact, narrow)]
+    assert losses[0] == losses[1]

@@ -17,6 +17,7 @@ HEADS = {
     "plif": HeadConfig(kind="monotonic", function=FunctionConfig(name="PLIF", options={"knots": 50}, lr=0.5)),
     "mixture": HeadConfig(kind="mixture", components=3),
 }
+NARROW = {"mixture in bfloat16": HeadConfig(kind="mixture", components=3, products="bfloat16")}
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -78,10 +79,10 @@ def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_
 
 
 @gpu
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", HEADS | NARROW)
 def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head):
     """Same masks, same windows, averaging from the second epoch on: the losses agree."""
-    config = replace(make_config(HEADS[head], epochs=4), device="cuda", graphs=False)
+    config = replace(make_config((HEADS | NARROW)[head], epochs=4), device="cuda", graphs=False)
     train(config, tmp_path / "ordinary")
     train(replace(config, graphs=True), tmp_path / "graphs")
     losses = [

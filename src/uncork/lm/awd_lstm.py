@@ -3,6 +3,7 @@
 Shapes: T time steps, B parallel streams, D width, V words. Time is always the first axis.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -109,6 +110,7 @@ class LanguageModel(nn.Module):
         self.pull = 0.0 if function is None else function.pull
         self.smoothness = 0.0 if function is None else function.smoothness
         self.backend = config.head.backend
+        self.narrow_products = config.head.products == "bfloat16"
         if config.tied:
             head.weight = encoder.embedding.weight
 
@@ -129,7 +131,14 @@ class LanguageModel(nn.Module):
 
     def nll(self, features: Features, target_TB: Tensor, reduction: str = "mean") -> Tensor:
         """The head's loss on what the encoder handed on."""
-        return self.head(features.dropped_TBD, target_TB, reduction=reduction, backend=self.backend)
+        with self._products(target_TB.device.type):
+            return self.head(features.dropped_TBD, target_TB, reduction=reduction, backend=self.backend)
+
+    def _products(self, device_type: str) -> AbstractContextManager:
+        if not (self.narrow_products and self.training):
+            return nullcontext()
+        # Not with autocast's cache: its copies of weights would be those of the CUDA graph that made them.
+        return torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
 
     def _penalties(self, features: Features) -> Tensor:
         """AR on the output the head read, TAR on the output before its dropout, and those on the function."""

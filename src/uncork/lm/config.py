@@ -72,8 +72,11 @@ class HeadConfig:
     """Locked dropout on a mixture's latent vectors."""
     backend: Literal["auto", "reference", "chunked", "triton"] = "auto"
     """What computes the loss; see `uncork.linear_cross_entropy`."""
+    products: Literal["float32", "bfloat16"] = "float32"
+    """Operands of the head's matrix products in training; scores are always those of float32."""
 
     def __post_init__(self) -> None:
+        _one_of("head.products", self.products, ("float32", "bfloat16"))
         _one_of("head.kind", self.kind, ("softmax", "monotonic", "mixture"))
         _positive("head.components", self.components)
         _probability("head.latent_dropout", self.latent_dropout)
