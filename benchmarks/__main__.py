@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 RESULTS = Path(__file__).with_name("results")
-PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+README = Path(__file__).parents[1] / "README.md"
+PAGE = README.parent / "docs" / "kernels.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command == "docs":
         from benchmarks import docs
 
-        return docs.run(chosen.results, chosen.page)
+        return docs.run(chosen.results, chosen.page, README if chosen.page == PAGE else None)
 
     from benchmarks import cpu
 
@@ -101,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         once.add_argument(name, type=kind)
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
-    docs = commands.add_parser("docs", help="the newest GPU benchmark into its page of the documentation")
+    docs = commands.add_parser("docs", help="the newest GPU benchmark into its page and the README")
     docs.add_argument("--results", type=Path, default=RESULTS, help="folder with the CSV")
     docs.add_argument("--page", type=Path, default=PAGE, help="the Markdown file to fill")
     return parser

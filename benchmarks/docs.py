@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.counters import SHAPES
-from benchmarks.groups import CALLS
+from benchmarks.groups import CALLS, SPREADS
 from benchmarks.page import tally
 from benchmarks.plots import AXES
 from benchmarks.rows import Block, Row, read
@@ -14,14 +14,15 @@ from uncork.results import write_atomic
 
 
 BENCHMARK, COUNTERS = "gpu", "counters"  # what a file's name begins with, and the marks of its section
+HEADLINE = "headline"
 HEADINGS = ["", "spread", "mode", "ms", "ratio", "target", "verdict", "extra MiB"]
 COUNTED = ["kernel", "head", "logits", "dtype", "us", "DRAM %", "L2 %", "L1 %", "issue %", "warps %"]
 LEAST_MICROSECONDS = 20.0
 FACTS = ("hardware", "torch", "CUDA", "triton", "liger-kernel", "cut-cross-entropy", "commit")
 
 
-def run(results: Path, page: Path) -> int:
-    """Write the section into the page; 1 if there is nothing to write."""
+def run(results: Path, page: Path, readme: Path | None = None) -> int:
+    """Write the sections into the page, and one table into the README; 1 if there is nothing to write."""
     path, counted = newest(results), newest(results, COUNTERS)
     if path is None:
         print(f"nothing to write: no gpu_*.csv in {results}")
@@ -31,6 +32,10 @@ def run(results: Path, page: Path) -> int:
         text = filled(text, counters_section(counted), COUNTERS)
     write_atomic(page, text.encode())
     print("written:", page)
+    if readme is not None:
+        text = filled(readme.read_text(encoding="utf-8"), headline(path), HEADLINE)
+        write_atomic(readme, text.encode())
+        print("written:", readme)
     return 0
 
 
@@ -60,6 +65,17 @@ def section(path: Path) -> str:
                 f"![Time and peak extra memory against {label}](../benchmarks/results/{picture.name})"
             )
     return "\n\n".join(parts)
+
+
+def headline(path: Path) -> str:
+    """The largest shape of a CSV at the first spread: what the README shows, a row for each contender."""
+    rows = [row for row in read(path) if row.block.group == "large" and row.block.spread == SPREADS[0]]
+    lines = [
+        [row.contender, f"{row.ms:.1f}", f"{row.beyond_mib:,.0f}"]
+        for row in rows
+        if row.ms is not None and row.beyond_mib is not None
+    ]
+    return markdown(["", "ms", "extra MiB"], lines)
 
 
 def counters_section(path: Path) -> str:

@@ -93,6 +93,17 @@ def test_the_kernels_page_states_the_newest_gpu_benchmark():
     assert docs.stated(page) == docs.section(newest), "run `python -m benchmarks docs`"
 
 
+def test_the_readme_states_the_newest_gpu_benchmark():
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert docs.stated(page, docs.HEADLINE) == docs.headline(newest), "run `python -m benchmarks docs`"
+    with newest.open(newline="") as file:
+        facts = next(csv.DictReader(file))
+    assert f"Liger {facts['liger-kernel']} and CCE {facts['cut-cross-entropy']}" in page
+
+
 def test_the_kernels_page_states_the_newest_counters():
     newest = docs.newest(ROOT / "benchmarks" / "results", docs.COUNTERS)
     if newest is None:
