@@ -15,23 +15,23 @@ extern "C" void run(const float *z, const float *given, const long long *target,
                     const float *scale, const float2 *pairs, const int *window, float *stats, float *dz,
                     float2 *staging, float2 *spill, double *beyond, int rows, int words, int intervals,
                     double z_loss, double bound) {
-    const auto kernel = codes ? table_gradient<float, false, true> : table_gradient<float, false, false>;
+    const auto kernel = codes ? table_gradient<float, 0, true> : table_gradient<float, 0, false>;
     gridDim.x = BLOCKS;
     for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
         run_block(THREADS, [&] {
             kernel(z, dz, words, words, target, nullptr, nullptr, given, pairs, codes, bases, window,
-                   (float *)staging, spill, beyond, rows, 1, words, intervals, WINDOW, 1, 0, 1, bound);
+                   (float *)staging, spill, beyond, rows, 1, words, intervals, WINDOW, 1, 1, bound);
         });
 }
 
 extern "C" void run_mixture(const float *z, const float *given, const float *pull, const float *tops,
                             const float2 *pairs, const int *window, float *dz, float *staging, float2 *spill,
                             double *beyond, int rows, int components, int words, int intervals, double bound) {
-    const auto kernel = codes ? table_gradient<float, true, true> : table_gradient<float, true, false>;
+    const auto kernel = codes ? table_gradient<float, 2, true> : table_gradient<float, 2, false>;
     gridDim.x = BLOCKS;
     for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
         run_block(THREADS, [&] {
             kernel(z, dz, words, words, nullptr, pull, tops, given, pairs, codes, bases, window, staging, spill,
-                   beyond, rows, components, words, intervals, WINDOW, 1, 1, 1, bound);
+                   beyond, rows, components, words, intervals, WINDOW, 1, 1, bound);
         });
 }

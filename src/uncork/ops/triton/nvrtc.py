@@ -49,7 +49,7 @@ def launch_together(
 def can_compile(device: int) -> bool:
     """Whether torch's run-time compiler works here; where it does not, other kernels take over."""
     try:
-        compiled(TABLE_GRADIENT, "table_gradient<float, false, false>", {"EACH": 1}, 1024, device)
+        compiled(TABLE_GRADIENT, "table_gradient<float, 0, false>", {"EACH": 1}, 1024, device)
     except (AttributeError, OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         warnings.warn(f"sources in CUDA cannot be compiled here: {reason}", stacklevel=2)

@@ -10,8 +10,8 @@
  * is the low 32 bits of a number that would need more, starting at their middle; what wraps around goes to the sums in
  * global memory, which are floats, as a whole multiple of 2^32 units: they stay exact.
  *
- * The target is a word; a distribution, `dense`; or a distribution under a mixture, of which `dense` and `tops` hold two
- * numbers per word: see dense_kernels.py.
+ * TARGET: 0 for a word; 1 for a distribution, `dense`; 2 for a distribution under a mixture, of which `dense` and `tops`
+ * hold two numbers per word: see dense_kernels.py.
  *
  * COARSE: what is written will be rounded anyway, so f and f' come from the compressed table, of which a cache holds
  * twice as much; but at the target word, where p - 1 may be small, from the pairs.
@@ -53,16 +53,21 @@ __device__ float unit_scale(const float *factors, const float *shares, int rows)
     return most > 0.0f ? __int_as_float((254 + FINE - 1 - exponent) << 23) : 0.0f;
 }
 
-/* Adds to a sum modulo 2^32, and returns by how many times that it is then off; `large`: the units may need more bits. */
-__device__ __forceinline__ float add_units(unsigned *sum, float units, bool large) {
-    float whole = 0.0f;
-    if (large) { /* exact, both of it; 2^31 left over saturates to one less */
-        whole = rintf(units * (1.0f / 4294967296.0f));
-        units = fmaf(-whole, 4294967296.0f, units);
-    }
-    const int v = __float2int_rn(units);
-    const unsigned old = atomicAdd(sum, (unsigned)v), now = old + (unsigned)v;
-    return v >= 0 ? (now < old ? whole + 1.0f : whole) : (now > old ? whole - 1.0f : whole);
+/* Negative if adding v to a sum modulo 2^32, which was `before`, wrapped around: that it left the range around MIDDLE is
+ * the overflow of a signed sum. */
+__device__ __forceinline__ int wrapped(unsigned before, int v) {
+    const unsigned now = before + (unsigned)v;
+    return (int)((before ^ now) & ~((unsigned)v ^ now));
+}
+/* By how many times 2^32 the sum is then off. */
+__device__ __forceinline__ float turns(unsigned before, int v) {
+    return wrapped(before, v) >= 0 ? 0.0f : v < 0 ? -1.0f : 1.0f;
+}
+/* Adds more units than an int may hold, and returns the same. */
+__device__ __forceinline__ float add_large(unsigned *sum, float units) {
+    const float whole = rintf(units * (1.0f / 4294967296.0f));
+    const int v = __float2int_rn(fmaf(-whole, 4294967296.0f, units)); /* exact, but that 2^31 saturates to one less */
+    return whole + turns(atomicAdd(sum, (unsigned)v), v);
 }
 
 __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int first, int words) {
@@ -78,13 +83,13 @@ template <> struct Word<true> {
     typedef int Type;
 };
 
-template <typename Out, bool MIXTURE, bool COARSE>
+template <typename Out, int TARGET, bool COARSE>
 __global__ void __launch_bounds__(THREADS, 1)
 table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long long *target, const float *dense,
                const float *tops, const float *stats, const float2 *pairs, const unsigned *codes,
                const unsigned *bases, const int *window, float *staging, float2 *spill, double *beyond, int rows,
-               int components, int words, int intervals, int width, int copies, int is_dense, int first_chunk,
-               double bound_) {
+               int components, int words, int intervals, int width, int copies, int first_chunk, double bound_) {
+    constexpr bool DENSE = TARGET > 0, MIXTURE = TARGET == 2;
     extern __shared__ unsigned held[];
     spill += blockIdx.x % SPILLS * intervals;
     const float bound = (float)bound_, step = (float)(2.0 * bound_ / intervals), half = 0.5f * intervals;
@@ -102,9 +107,9 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         Out *out = dz + (long long)row * dz_stride;
         const float top = stats[row], rest = stats[rows + row];
         const float factor = stats[2 * rows + row], share = stats[3 * rows + row];
-        const typename Word<COARSE>::Type word = is_dense ? -1 : target[row / components];
+        const typename Word<COARSE>::Type word = DENSE ? -1 : target[row / components];
         const long long at = (long long)(row / components) * words;
-        const float *weights = is_dense ? dense + at : nullptr, *highest = MIXTURE ? tops + at : nullptr;
+        const float *weights = DENSE ? dense + at : nullptr, *highest = MIXTURE ? tops + at : nullptr;
         /* Of a mixture of distributions the prior; else p is divided by the total, whose logarithm in float32 is off by more. */
         const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f, per_total = MIXTURE ? 0.0f : 1.0f / stats[4 * rows + row];
         /* In units of log 2, with what the first product rounds off. */
@@ -155,7 +160,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 }
                 float g = factor * p;
                 if (j == word) g -= share;
-                if (is_dense && j < words) {
+                if (DENSE && j < words) {
                     g -= share * weights[j] * (MIXTURE ? expf((log_p + prior) - highest[j]) : 1.0f);
                 }
                 if (j >= words || factor == 0.0f) g = 0.0f;
@@ -171,12 +176,18 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                     if ((threadIdx.x & 31) != 0) continue;
                 }
                 const unsigned place = i - origin;
+                const bool held_here = place < width - 1u; /* unsigned: the interval left of the window is far right */
                 const float size = (fabsf(left) + fabsf(right)) * per_unit;
-                /* Unsigned: the interval left of the window is far to the right. Not so written that NaN passes. */
-                if (size < 1e37f && place < width - 1u) {
-                    const bool large = size > 2147483000.0f; /* a target's share, say */
-                    left = wrap * add_units(mine + place, left * per_unit, large);
-                    right = wrap * add_units(mine + place + 1, right * per_unit, large);
+                if (held_here && size <= 2147483000.0f) {
+                    const int l = __float2int_rn(left * per_unit), r = __float2int_rn(right * per_unit);
+                    const unsigned before_l = atomicAdd(mine + place, (unsigned)l);
+                    const unsigned before_r = atomicAdd(mine + place + 1, (unsigned)r);
+                    if ((wrapped(before_l, l) | wrapped(before_r, r)) >= 0) continue;
+                    left = wrap * turns(before_l, l);
+                    right = wrap * turns(before_r, r);
+                } else if (held_here && size < 1e37f) { /* a target's share, say; NaN goes to the sums outside */
+                    left = wrap * add_large(mine + place, left * per_unit);
+                    right = wrap * add_large(mine + place + 1, right * per_unit);
                     if (left == 0.0f && right == 0.0f) continue;
                 }
                 add_pair(spill + i, left, right);

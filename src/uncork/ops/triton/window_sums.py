@@ -110,8 +110,9 @@ class SharedSums(WindowSums):
         most = 8 if self.codes is None else 6  # logits per thread that registers have room for
         tiles = -(-words // (1024 * most))
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
-        flags = (tops is not None, self.codes is not None)
-        kernel = _gradient_kernel(dlogits.dtype, *flags, each, self.spills, shared, logits.device.index)
+        kind = 2 if tops is not None else int(target.is_floating_point())
+        coarse = self.codes is not None
+        kernel = _gradient_kernel(dlogits.dtype, kind, coarse, each, self.spills, shared, logits.device.index)
         kernel(
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
@@ -119,7 +120,7 @@ class SharedSums(WindowSums):
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, target,
                 target if tops is None else tops, stats, pairs, codes, bases, self.window, self.staging,
                 self.spill, self.beyond, tokens * components, components, words, self.intervals, self.width,
-                self.copies, int(target.is_floating_point()), int(first), float(self.bound),
+                self.copies, int(first), float(self.bound),
             ],
             shared_mem=shared,
         )  # fmt: skip
@@ -172,9 +173,9 @@ class CountedSums(WindowSums):
 
 @functools.cache
 def _gradient_kernel(
-    dtype: torch.dtype, mixture: bool, coarse: bool, each: int, spills: int, shared_bytes: int, device: int
+    dtype: torch.dtype, kind: int, coarse: bool, each: int, spills: int, shared_bytes: int, device: int
 ):
-    name = f"table_gradient<{OUTPUTS[dtype]}, {str(mixture).lower()}, {str(coarse).lower()}>"
+    name = f"table_gradient<{OUTPUTS[dtype]}, {kind}, {str(coarse).lower()}>"
     return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each, "SPILLS": spills}, shared_bytes, device)
 
 
