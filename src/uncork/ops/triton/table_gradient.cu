@@ -53,6 +53,25 @@ __device__ float unit_scale(const float *factors, const float *shares, int rows)
     return most > 0.0f ? __int_as_float((254 + FINE - 1 - exponent) << 23) : 0.0f;
 }
 
+/* Where a warp's sums are: an address in shared memory, which a pointer would be turned into for every logit. */
+#ifdef __CUDA_ARCH__
+typedef unsigned Sums;
+__device__ __forceinline__ Sums sums_at(unsigned *place) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(place);
+    asm volatile("" : "+r"(at)); /* not to be computed anew */
+    return at;
+}
+__device__ __forceinline__ unsigned add_to(Sums sums, unsigned i, int v) {
+    unsigned before;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(sums + 4 * i), "r"(v) : "memory");
+    return before;
+}
+#else
+typedef unsigned *Sums;
+__device__ __forceinline__ Sums sums_at(unsigned *place) { return place; }
+__device__ __forceinline__ unsigned add_to(Sums sums, unsigned i, int v) { return atomicAdd(sums + i, (unsigned)v); }
+#endif
+
 /* Negative if adding v to a sum modulo 2^32, which was `before`, wrapped around: that it left the range around MIDDLE is
  * the overflow of a signed sum. */
 __device__ __forceinline__ int wrapped(unsigned before, int v) {
@@ -64,10 +83,10 @@ __device__ __forceinline__ float turns(unsigned before, int v) {
     return wrapped(before, v) >= 0 ? 0.0f : v < 0 ? -1.0f : 1.0f;
 }
 /* Adds more units than an int may hold, and returns the same. */
-__device__ __forceinline__ float add_large(unsigned *sum, float units) {
+__device__ __forceinline__ float add_large(Sums sums, unsigned i, float units) {
     const float whole = rintf(units * (1.0f / 4294967296.0f));
     const int v = __float2int_rn(fmaf(-whole, 4294967296.0f, units)); /* exact, but that 2^31 saturates to one less */
-    return whole + turns(atomicAdd(sum, (unsigned)v), v);
+    return whole + turns(add_to(sums, i, v), v);
 }
 
 __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int first, int words) {
@@ -96,10 +115,10 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
     const float inside = 0.5f * (intervals & 1) * step; /* from the left knot to where a coded value belongs */
     const int origin = *window, tiles = (words + TILE - 1) / TILE;
-    unsigned *mine = held + (threadIdx.x / 32 % copies) * width;
+    const Sums mine = sums_at(held + (threadIdx.x / 32 % copies) * width);
     for (int i = threadIdx.x; i < width * copies; i += THREADS) held[i] = MIDDLE;
     const float per_unit = unit_scale(stats + 2 * rows, stats + 3 * rows, rows); /* its barrier is ours too */
-    const float unit = per_unit > 0.0f ? 1.0f / per_unit : 0.0f, wrap = 4294967296.0f * unit;
+    const float unit = per_unit > 0.0f ? 1.0f / per_unit : 0.0f;
 
     float ahead[EACH]; /* the next tile is on its way while this one is worked on */
     if (blockIdx.x < rows) read_tile(ahead, z + (long long)blockIdx.x * z_stride, threadIdx.x, words);
@@ -128,7 +147,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 index[q] = (int)fminf(position, last);
                 if (COARSE) {
                     code[q] = __ldg(codes + index[q]);
-                    base[q] = __ldg(bases + index[q] / GROUP);
+                    base[q] = __ldg(bases + (unsigned)index[q] / GROUP);
                 } else {
                     pair[q] = __ldg(pairs + index[q]);
                 }
@@ -137,6 +156,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             const int next_row = tile + 1 < tiles ? row : row + gridDim.x;
             const int next_first = tile + 1 < tiles ? first + TILE : threadIdx.x;
             if (next_row < rows) read_tile(ahead, z + (long long)next_row * z_stride, next_first, words);
+            /* Logits that are all alike; where only some are, threads that meet at one sum wait for each other. */
+            const bool crowded = __all_sync(ALL, index[0] == __shfl_sync(ALL, index[0], 0));
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
@@ -169,7 +190,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 float right = g * t, left = g - right;
                 if (g != 0.0f && fabsf(x[q]) > bound) /* 0 times minus infinity is no number */
                     atomicAdd(beyond + (offset > 0.0f), (double)g * (offset - t * step));
-                if (__all_sync(ALL, i == __shfl_sync(ALL, i, 0))) {
+                if (crowded && __all_sync(ALL, i == __shfl_sync(ALL, i, 0))) {
                     /* One knot takes the whole warp: add it up first. */
                     left = warp_sum(left);
                     right = warp_sum(right);
@@ -180,14 +201,13 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 const float size = (fabsf(left) + fabsf(right)) * per_unit;
                 if (held_here && size <= 2147483000.0f) {
                     const int l = __float2int_rn(left * per_unit), r = __float2int_rn(right * per_unit);
-                    const unsigned before_l = atomicAdd(mine + place, (unsigned)l);
-                    const unsigned before_r = atomicAdd(mine + place + 1, (unsigned)r);
+                    const unsigned before_l = add_to(mine, place, l), before_r = add_to(mine, place + 1, r);
                     if ((wrapped(before_l, l) | wrapped(before_r, r)) >= 0) continue;
-                    left = wrap * turns(before_l, l);
-                    right = wrap * turns(before_r, r);
+                    left = 4294967296.0f * unit * turns(before_l, l);
+                    right = 4294967296.0f * unit * turns(before_r, r);
                 } else if (held_here && size < 1e37f) { /* a target's share, say; NaN goes to the sums outside */
-                    left = wrap * add_large(mine + place, left * per_unit);
-                    right = wrap * add_large(mine + place + 1, right * per_unit);
+                    left = 4294967296.0f * unit * add_large(mine, place, left * per_unit);
+                    right = 4294967296.0f * unit * add_large(mine, place + 1, right * per_unit);
                     if (left == 0.0f && right == 0.0f) continue;
                 }
                 add_pair(spill + i, left, right);
