@@ -306,9 +306,10 @@ def test_each_gradient_is_closer_than_tf32_rounds(kernel, kind):
 
 
 @pytest.mark.parametrize("kernel", ["table_gradient", "coarse"], indirect=True)
-def test_distributions_under_a_mixture(kernel):
-    """Responsibilities that depend on the word, out of the two numbers per word the kernel is given."""
-    tokens, components, intervals = 2, 3, 100_000
+@pytest.mark.parametrize("components", [1, 3])
+def test_distributions(kernel, components):
+    """Under a mixture with responsibilities that depend on the word, out of two numbers for each."""
+    tokens, intervals = 2, 100_000
     random = np.random.default_rng(2)
     step = 2 * BOUND / intervals
     slopes = np.log1p(np.exp(0.5413 + 0.3 * random.standard_normal(intervals)))
@@ -329,15 +330,20 @@ def test_distributions_under_a_mixture(kernel):
     top = np.log(mixed).max(1)
     pull = t / np.exp(np.log(mixed) - top[:, None]).sum(1)
     each = np.broadcast_to(scale[:, None], share.shape)
-    given = np.stack([lse, 0.0 * lse, share, each, log_prior]).astype(np.float32)
+    given = [lse, 0.0 * lse, share, each, log_prior]
+    if components == 1:  # the highest f, and the sum of exponentials less that: its logarithm, and itself
+        highest = f.max(2)
+        pull, given = t, [highest, lse - highest, share, each, np.exp(lse - highest)]
+    given = np.stack(given).astype(np.float32)
     pairs = np.stack([values[:-1], slopes], 1).astype(np.float32)
     window = WINDOWS["table_gradient"]
     origin = int((z[0].mean() + BOUND) / step - window / 2)
     dz, staging = np.zeros(z.shape, np.float32), np.zeros((BLOCKS, window), np.float32)
     spill, beyond = np.zeros((BLOCKS, intervals, 2), np.float32), np.zeros(2)
     tables, coarse = compress(kernel, values), compressed_error(kernel, values)
-    kernel[1].run_mixture(
-        at(z), at(given), at(pull.astype(np.float32)), at(top.astype(np.float32)), at(pairs),
+    top = top.astype(np.float32)
+    kernel[1].run_dense(
+        at(z), at(given), at(pull.astype(np.float32)), at(top) if components > 1 else None, at(pairs),
         at(np.array([origin], np.int32)), at(dz), at(staging), at(spill), at(beyond),
         tokens * components, components, WORDS, intervals, ctypes.c_double(BOUND),
     )  # fmt: skip

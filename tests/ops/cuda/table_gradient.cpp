@@ -24,10 +24,13 @@ extern "C" void run(const float *z, const float *given, const long long *target,
         });
 }
 
-extern "C" void run_mixture(const float *z, const float *given, const float *pull, const float *tops,
+/* Targets that are distributions: of a mixture if there are `tops`. */
+extern "C" void run_dense(const float *z, const float *given, const float *pull, const float *tops,
                             const float2 *pairs, const int *window, float *dz, float *staging, float2 *spill,
                             double *beyond, int rows, int components, int words, int intervals, double bound) {
-    const auto kernel = codes ? table_gradient<float, 2, true> : table_gradient<float, 2, false>;
+    const auto plain = codes ? table_gradient<float, 1, true> : table_gradient<float, 1, false>;
+    const auto mixture = codes ? table_gradient<float, 2, true> : table_gradient<float, 2, false>;
+    const auto kernel = tops ? mixture : plain;
     gridDim.x = BLOCKS;
     for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
         run_block(THREADS, [&] {
