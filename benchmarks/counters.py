@@ -42,17 +42,8 @@ METRICS = {
     "sm__warps_active.avg.pct_of_peak_sustained_active": "warps",
 }
 # To microseconds and megabytes; ncu chooses units by size.
-UNITS = {
-    "s": 1e6,
-    "ms": 1e3,
-    "us": 1.0,
-    "ns": 1e-3,
-    "Gbyte": 1e3,
-    "Mbyte": 1.0,
-    "Kbyte": 1e-3,
-    "byte": 1e-6,
-    "%": 1.0,
-}
+TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+UNITS = {**TIMES, "Gbyte": 1e3, "Mbyte": 1.0, "Kbyte": 1e-3, "byte": 1e-6, "%": 1.0}
 HEADINGS = ["kernel", "us", "MB read", "MB written", "DRAM %", "L2 %", "L1 %", "issue %", "warps %"]
 NOTES = (
     "Percentages are of the chip's peak: bandwidth of the memory, of the second and of the first cache with "
@@ -155,13 +146,13 @@ def parsed(text: str) -> list[dict]:
 def _text(rows: list[Counters], origin: dict[str, str]) -> str:
     facts = "\n".join(f"- {key}: {value}" for key, value in origin.items())
     parts = ["# Hardware counters of the kernels", facts]
-    cases = dict.fromkeys((r.contender, r.shape, r.tokens, r.dtype, r.spread) for r in rows)
-    for contender, shape, tokens, dtype, spread in cases:
-        _, width, words = SHAPES[shape]
-        case = (contender, shape, tokens, dtype, spread)
-        mine = [r for r in rows if (r.contender, r.shape, r.tokens, r.dtype, r.spread) == case]
-        parts.append(f"## {contender}: N {tokens}, D {width}, V {words}, {dtype}, spread {spread:g}")
-        parts.append(table.markdown(HEADINGS, [_line(row) for row in mine]))
+    cases: dict[str, list[Counters]] = {}
+    for row in rows:
+        _, width, words = SHAPES[row.shape]
+        sizes = f"N {row.tokens}, D {width}, V {words}, {row.dtype}, spread {row.spread:g}"
+        cases.setdefault(f"## {row.contender}: {sizes}", []).append(row)
+    for heading, mine in cases.items():
+        parts += [heading, table.markdown(HEADINGS, [_line(row) for row in mine])]
     return "\n\n".join([*parts, NOTES]) + "\n"
 
 

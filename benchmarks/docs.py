@@ -82,13 +82,13 @@ def counters_section(path: Path) -> str:
     """Where the time of the kernels goes: those that take a share of it worth naming."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if float(row["us"]) >= LEAST_MICROSECONDS]
-    facts = [f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}"]
+    origin = f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}"
     lines = [
         [f"`{row['kernel']}`", row["contender"].removeprefix("uncork "), _rows_of(row), row["dtype"]]
         + [f"{float(row[name]):.0f}" for name in ("us", "dram", "l2", "l1", "issue", "warps")]
         for row in rows
     ]
-    return f"`benchmarks/results/{path.name}`: {facts[0]}.\n\n{markdown(COUNTED, lines)}"
+    return f"`benchmarks/results/{path.name}`: {origin}.\n\n{markdown(COUNTED, lines)}"
 
 
 def filled(text: str, content: str, kind: str = BENCHMARK) -> str:

@@ -30,6 +30,8 @@ ROW_SECONDS = 1.0
 # Of the time left to a group this share goes to samples; the rest to making contenders and to memory.
 SAMPLING = 0.6
 SPREADS, MODES = groups.SPREADS, (groups.CALLS, groups.GRAPH)
+# How a sample is started; see `Device.seconds`. Older rows do not say.
+SAMPLED = "right after a call"
 GATED = (who.SOFTMAX, who.PLIF_, who.SIGSOFTMAX, who.SOFTCAP, who.SCALE, who.MOS, who.MOS_PLIF)
 
 
@@ -106,6 +108,7 @@ def _origin(options: Options) -> tuple[tuple[str, str], ...]:
         except metadata.PackageNotFoundError:
             facts[package] = "absent"
     facts["backend"] = options.backend
+    facts["sampled"] = SAMPLED
     return tuple((key, str(value)) for key, value in facts.items())
 
 

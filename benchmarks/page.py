@@ -12,8 +12,9 @@ NOTES = f"""## What the columns mean
 
 - **ms**: forward and backward of the mean loss, with gradients of input (or latents and log-priors), weight
   and the function's parameters. Median and quartiles of samples taken in turn with all other rows of the same
-  table, in random order, by CUDA events. Each follows an untimed call of its own without a wait, as steps
-  of a training loop follow each other. A sample of a short step is several calls in a row, caches warm.
+  table, in random order, by CUDA events. Each is taken right after an untimed call of its own, as steps of a
+  training loop follow each other; where **sampled** is not recorded, the device was idle in between, and what
+  the host does before its first launch counts. A sample of a short step is several calls, caches warm.
 - **{CALLS}** are ordinary calls from Python; **{GRAPH}** is a replay of the same step. Small shapes are
   bound by launches, and a training loop may run them in a graph. A contender that waits for the device
   cannot be one.
@@ -38,6 +39,7 @@ BASES = {"deterministic": (who.PLIF_,)}
 def text(rows: list[Row], figures: tuple[tuple[str, str], ...] = ()) -> str:
     """The page; `figures` are pairs of a text alternative and a file name."""
     blocks = by_block(rows)
+    several = len({_run_of(row) for row in rows}) > 1
     parts = [TITLE, _facts(rows), "## Targets", _targets(verdicts(rows))]
     for group in dict.fromkeys(block.group for block in blocks):
         own = {block: row_of for block, row_of in blocks.items() if block.group == group}
@@ -47,7 +49,9 @@ def text(rows: list[Row], figures: tuple[tuple[str, str], ...] = ()) -> str:
             parts += _scaling(own)
         else:
             for block, row_of in own.items():
-                parts += [f"### {block}", _block(row_of, BASES.get(group, (who.EAGER, who.SOFTMAX)))]
+                parts.append(f"### {block}")
+                parts += [f"{run}." for run in dict.fromkeys(map(_run_of, row_of.values())) if several]
+                parts.append(_block(row_of, BASES.get(group, (who.EAGER, who.SOFTMAX))))
     return "\n\n".join([*parts, NOTES.rstrip()]) + "\n"
 
 
@@ -58,6 +62,13 @@ def _facts(rows: list[Row]) -> str:
         for key, value in row.origin:
             values.setdefault(key, {})[value or "not recorded"] = None
     return "\n".join(f"- {key}: {', '.join(found)}" for key, found in values.items())
+
+
+def _run_of(row: Row) -> str:
+    """What tells a block's run from the others of the file."""
+    facts = dict(row.origin)
+    known = {name: facts.get(name) or "not recorded" for name in ("commit", "sampled")}
+    return "Commit {commit}, sampled: {sampled}".format(**known)
 
 
 def _targets(found: list[Verdict]) -> str:

@@ -75,8 +75,10 @@ _OWN = {f.name: f.type for f in fields(Row) if f.name not in ("block", "origin")
 
 def record(row: Row) -> dict[str, Any]:
     """A row as the CSV has it."""
-    own = {name: getattr(row, name) for name in _OWN}
-    return asdict(row.block) | own | dict(row.origin)
+    own = asdict(row.block) | {name: getattr(row, name) for name in _OWN}
+    origin = dict(row.origin)
+    assert not own.keys() & origin.keys(), "a fact of the run would stand in the place of a measurement"
+    return own | origin
 
 
 def parse(cells: dict[str, str]) -> Row:

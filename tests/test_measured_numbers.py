@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import docs
+from benchmarks.rows import read
 
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +103,62 @@ def test_the_readme_states_the_newest_gpu_benchmark():
     with newest.open(newline="") as file:
         facts = next(csv.DictReader(file))
     assert f"Liger {facts['liger-kernel']} and CCE {facts['cut-cross-entropy']}" in page
+
+
+def test_what_the_kernels_page_says_of_misses():
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    rows = read(newest)
+
+    def ms(group: str, contender: str, dtype: str, spread: float, **more: int) -> float:
+        (found,) = [
+            row.ms
+            for row in rows
+            if (row.block.group, row.contender, row.block.dtype, row.block.spread)
+            == (group, contender, dtype, spread)
+            and all(getattr(row.block, name) == value for name, value in more.items())
+        ]
+        assert found is not None
+        return found
+
+    def ratio(group: str, one: str, other: str, dtype: str, spread: float) -> float:
+        return ms(group, one, dtype, spread) / ms(group, other, dtype, spread)
+
+    plif, softmax, mos = "uncork PLIF", "uncork softmax", "uncork MoS"
+    both = [ratio("large", plif, softmax, "bf16", spread) for spread in (0.3, 3.5)]
+    assert {f"{x:.2f}" for x in both} == {"1.16"}
+    mixture = [ratio("penn", "uncork MoS+PLIF", mos, t, x) for t in ("tf32", "bf16") for x in (0.3, 3.5)]
+    fixed = [ms("deterministic", plif + more, "bf16", 3.5, words=128_256) for more in ("", ", deterministic")]
+    small = [ms("scaling", name, "bf16", 3.5, axis="N", tokens=512) for name in (softmax, plif)]
+    eager = "torch eager MoS"
+    said = [
+        f"takes {both[0]:.2f} times our softmax, not 1.15",
+        f"and spread 3.5 it is {ratio('wide', plif, softmax, 'bf16', 3.5):.2f} instead of 1.2",
+        f"softmax at the largest shape {ratio('large', softmax, 'torch.compile', 'bf16', 3.5):.3f} instead",
+        f"takes {ratio('penn', mos, eager, 'tf32', 0.3):.2f} of the eager one's time, not a third",
+        f"The products alone are {ratio('penn', 'three products, MoS', eager, 'tf32', 0.3):.2f} of it",
+        f"In bfloat16 it is {ratio('penn', mos, eager, 'bf16', 0.3):.2f}",
+        "is {:.2f} and {:.2f} times MoS in TF32, and {:.1f} and {:.1f} times in bfloat16".format(*mixture),
+        f"the whole of MoS takes {ms('penn', mos, 'bf16', 0.3):.1f} ms in bfloat16",
+        f"is {ratio('penn', plif, 'torch eager', 'tf32', 3.5):.3f} times eager softmax, not 1.25",
+        f"a factor of {fixed[1] / fixed[0]:.1f} at the largest shape",
+        f"({fixed[1]:.1f} against {fixed[0]:.1f} ms)",
+        f"{small[0]:.1f} ms a call for softmax and {small[1]:.1f} ms for PLIF at 512 tokens",
+    ]
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    assert [sentence for sentence in said if sentence not in page] == []
+    counted = docs.newest(ROOT / "benchmarks" / "results", docs.COUNTERS)
+    assert counted is not None
+    with counted.open(newline="") as file:
+        own = [
+            float(r["us"]) for r in csv.DictReader(file) if (r["shape"], r["contender"]) == ("large", plif)
+        ]
+    chunks = 8192 // 512
+    assert (
+        f"Its own kernels are {chunks * sum(own) / 1e3:.1f} of the {ms('large', plif, 'bf16', 0.3):.0f} ms"
+        in page
+    )
 
 
 def test_the_kernels_page_states_the_newest_counters():

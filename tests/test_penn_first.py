@@ -114,6 +114,9 @@ def test_what_is_said_of_four_heads():
     behind = [-ahead("penn_plif_frozen", epoch) for epoch in (81, 104)]
     assert "{:.2f} behind at epoch 81 and {:.2f} at 104".format(*behind) in page
     assert f"{-ahead('penn_temperature', 104):.2f} behind at 104" in page
+    gaps = {head: [-ahead(head, epoch) for epoch in (41, 104)] for head in ("penn_plif", "penn_plif_frozen")}
+    assert f"rises from {gaps['penn_plif'][0]:.1f} towards 0" in page
+    assert "falls from {:.1f} to {:.1f} on valid".format(*gaps["penn_plif_frozen"]) in page
     ended = [json.loads(line)["result"] for line in (FIRST / "heads.jsonl").read_text().splitlines()]
     (result,) = [r for r in ended if r]
     scores = (result["valid_perplexity"], result["test_perplexity"])

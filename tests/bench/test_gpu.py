@@ -119,6 +119,23 @@ def test_merging_replaces_whole_blocks_where_they_stand():
     assert merged(old, new, ("large",)) == [new[0], old[2]]
 
 
+def test_a_page_of_several_runs_says_which_block_is_whose():
+    late = replace(BLOCK, spread=3.5)
+    rows = [
+        replace(row("a", 1.0), origin=(("commit", "1f"), ("sampled", ""))),
+        replace(row("a", 1.0, late), origin=(("commit", "2f"), ("sampled", "right after a call"))),
+    ]
+    text = page.text(rows)
+    assert f"### {BLOCK}\n\nCommit 1f, sampled: not recorded.\n" in text
+    assert f"### {late}\n\nCommit 2f, sampled: right after a call.\n" in text
+    assert "Commit 1f" not in page.text(rows[:1])
+
+
+def test_a_fact_cannot_take_the_place_of_a_measurement():
+    with pytest.raises(AssertionError, match="in the place of a measurement"):
+        record(replace(row("a", 1.0), origin=(("samples", "many"),)))
+
+
 def test_rows_survive_the_csv(tmp_path):
     rows = [row("a, b", 1.25, peak_bytes=7, loss=0.1), row("c", None, failure="no, it is not there")]
     table.write(tmp_path, "x", "", [record(r) for r in rows])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from uncork.lm import persistent
 from uncork.lm.persistent import FLAG_PITCH, SOURCE, blocks, macros, padded, shared_bytes
 
 
@@ -45,6 +46,12 @@ class Emulated:
         shared = self.shared[which]
         self.library.run(which, self.blocks[which], shared, self.held_back, pitch, steps, pointers)
         assert (flags[:, 0] == steps).all() and not flags[:, 1:].any()
+
+
+def take_the_place_of_a_gpu(monkeypatch, emulated):
+    """Launches by the emulator, products exact."""
+    monkeypatch.setattr(persistent, "_kernels", lambda size, streams, device: emulated(size, streams))
+    monkeypatch.setattr(persistent, "_product", exact_product)
 
 
 def emulator(tmp_path_factory):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.lm.persistent_on_cpu import PlainOperands, exact_product
+from tests.lm.persistent_on_cpu import PlainOperands, take_the_place_of_a_gpu
 from uncork.lm import persistent
 from uncork.lm.persistent import SOURCE, Layer, macros, persistent_stack, unsuited
 from uncork.lm.weight_drop import library_lstm
@@ -29,8 +29,7 @@ def device(request, emulated, monkeypatch):
         if not GPU:
             pytest.skip("needs a GPU")
         return request.param
-    monkeypatch.setattr(persistent, "_kernels", lambda size, streams, device: emulated(size, streams))
-    monkeypatch.setattr(persistent, "_product", exact_product)
+    take_the_place_of_a_gpu(monkeypatch, emulated)
     monkeypatch.setattr(persistent, "_operands", lambda: PlainOperands)
     return request.param
 

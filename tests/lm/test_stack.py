@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.lm.persistent_on_cpu import PlainOperands, exact_product
+from tests.lm.persistent_on_cpu import PlainOperands, take_the_place_of_a_gpu
 from uncork.lm import ModelConfig, dropout, persistent, weight_drop
 from uncork.lm.awd_lstm import AWDLSTM
 from uncork.lm.persistent import Layer, persistent_stack
@@ -22,8 +22,7 @@ def device(request, emulated, monkeypatch):
         if not GPU:
             pytest.skip("needs a GPU")
         return request.param
-    monkeypatch.setattr(persistent, "_kernels", lambda size, streams, device: emulated(size, streams))
-    monkeypatch.setattr(persistent, "_product", exact_product)
+    take_the_place_of_a_gpu(monkeypatch, emulated)
     # As if it were a GPU.
     monkeypatch.setattr(weight_drop, "unsuited", lambda size, streams, device: None)
     if request.param == "cpu-plain":

@@ -29,6 +29,7 @@
 #define TILE (EACH * THREADS)
 #define FINE 38
 #define MIDDLE 0x80000000u
+#define TURN 4294967296.0f /* after which a sum starts again */
 
 #include "compressed.cu"
 #include "spill.cu"
@@ -84,8 +85,8 @@ __device__ __forceinline__ float turns(unsigned before, int v) {
 }
 /* Adds more units than an int may hold, and returns the same. */
 __device__ __forceinline__ float add_large(Sums sums, unsigned i, float units) {
-    const float whole = rintf(units * (1.0f / 4294967296.0f));
-    const int v = __float2int_rn(fmaf(-whole, 4294967296.0f, units)); /* exact, but that 2^31 saturates to one less */
+    const float whole = rintf(units * (1.0f / TURN));
+    const int v = __float2int_rn(fmaf(-whole, TURN, units)); /* exact, but that 2^31 saturates to one less */
     return whole + turns(add_to(sums, i, v), v);
 }
 
@@ -203,11 +204,11 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                     const int l = __float2int_rn(left * per_unit), r = __float2int_rn(right * per_unit);
                     const unsigned before_l = add_to(mine, place, l), before_r = add_to(mine, place + 1, r);
                     if ((wrapped(before_l, l) | wrapped(before_r, r)) >= 0) continue;
-                    left = 4294967296.0f * unit * turns(before_l, l);
-                    right = 4294967296.0f * unit * turns(before_r, r);
+                    left = TURN * unit * turns(before_l, l);
+                    right = TURN * unit * turns(before_r, r);
                 } else if (held_here && size < 1e37f) { /* a target's share, say; NaN goes to the sums outside */
-                    left = 4294967296.0f * unit * add_large(mine, place, left * per_unit);
-                    right = 4294967296.0f * unit * add_large(mine, place + 1, right * per_unit);
+                    left = TURN * unit * add_large(mine, place, left * per_unit);
+                    right = TURN * unit * add_large(mine, place + 1, right * per_unit);
                     if (left == 0.0f && right == 0.0f) continue;
                 }
                 add_pair(spill + i, left, right);
