@@ -39,10 +39,10 @@ class Layout(NamedTuple):
     ahead: int  # blocks of 32 of the other operand a warp reads at once
 
 
-# Wide: every weight in registers, on 96 and 72 multiprocessors at 1150 units. Narrow: on 58 and 36, so that
-# kernels of two or three training runs fit on an H200 beside each other. A run alone is faster wide, and runs
+# Wide: every weight in registers, on 96 and 72 multiprocessors at 1150 units. Narrow: on 48 and 36, so that
+# two forward and one backward fit on the 132 of an H200 beside each other. A run alone is faster wide, and runs
 # under MPS, which this variable tells of, narrow; the numbers are the same.
-FORWARD = {"wide": Layout(12, 9, 3), "narrow": Layout(20, 12, 3)}
+FORWARD = {"wide": Layout(12, 9, 3), "narrow": Layout(24, 11, 3)}
 BACKWARD = {"wide": Layout(16, 12, 4), "narrow": Layout(32, 9, 2)}
 FORWARD_LAYOUT = BACKWARD_LAYOUT = "narrow" if "CUDA_MPS_PIPE_DIRECTORY" in os.environ else "wide"
 
