@@ -21,16 +21,17 @@ COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 BOUND, WORDS, BLOCKS, THREADS = 20.0, 9001, 2, 64
 # Knots in each kernel's window, and how many logits outside it the counting one has room for. "coarse" is
-# table_gradient with a compressed table.
-WINDOWS = {"table_counts": 40_960, "table_gradient": 28_672, "coarse": 28_672}
-LIST = 2_048
+# table_gradient with a compressed table, of which shared memory holds the bases and some codes, "cached" nothing.
+WINDOWS = {"table_counts": 40_960, "table_gradient": 28_672, "coarse": 28_672, "cached": 28_672}
+COARSE = ("coarse", "cached")
+LIST, BASES, CODES = 2_048, 32_768, 20_000
 
 
-@pytest.fixture(scope="module", params=["table_counts", "table_gradient", "coarse"])
+@pytest.fixture(scope="module", params=list(WINDOWS))
 def kernel(request, tmp_path_factory):
     """One of the kernels by name, and the library that runs it."""
     window = WINDOWS[request.param]
-    name = "table_gradient" if request.param == "coarse" else request.param
+    name = "table_gradient" if request.param in COARSE else request.param
     folder = tmp_path_factory.mktemp(name)
     source = (SOURCES / f"{name}.cu").read_text()
     # Of shared memory of no stated size, and headers of low precisions, the shim has its own.
@@ -41,6 +42,7 @@ def kernel(request, tmp_path_factory):
     macros = {
         "THREADS": THREADS, "EACH": 8, "BLOCKS": BLOCKS, "WINDOW": window, "OWN": window // THREADS,
         "WORDS": window + LIST, "SPILLS": BLOCKS,
+        **({"BASES": BASES, "CODES": CODES} if request.param == "coarse" else {"BASES": 0, "CODES": 0}),
     }  # fmt: skip
     library = folder / "kernel.so"
     subprocess.run(
@@ -55,7 +57,7 @@ def kernel(request, tmp_path_factory):
 def compress(kernel, values: np.ndarray) -> list[np.ndarray]:
     """Hand a compressed table to the kernel that reads one; it must be kept until that has run."""
     name, library = kernel
-    if name != "coarse":
+    if name not in COARSE:
         return []
     tables = [compressed.on_16_bytes(x) for x in compressed.compress(values, BOUND, compressed.GENTLE)]
     library.compress(*map(at, tables))
@@ -64,7 +66,7 @@ def compress(kernel, values: np.ndarray) -> list[np.ndarray]:
 
 def compressed_error(kernel, values: np.ndarray) -> float:
     """The most a value is off in the table that the kernel reads: nothing, unless it is compressed."""
-    if kernel[0] != "coarse":
+    if kernel[0] not in COARSE:
         return 0.0
     return compressed.value_error(values, *compressed.compress(values, BOUND, compressed.GENTLE))
 
@@ -242,7 +244,7 @@ def test_a_negative_gradient_from_above(kernel, kind):
     check_sums(kernel, logits(kind), 100_000, last_scale=-0.3)
 
 
-@pytest.mark.parametrize("kernel", ["table_gradient", "coarse"], indirect=True)
+@pytest.mark.parametrize("kernel", ["table_gradient", *COARSE], indirect=True)
 @pytest.mark.parametrize("intervals", [2, 7])
 def test_rows_alike_do_not_round_alike_chunk_after_chunk(kernel, intervals):
     """All logits equal and one row a chunk: what goes up and what comes down cancels but for a few units."""
@@ -291,7 +293,7 @@ def check_sums(kernel, z, intervals, chunks=1, word=None, last_scale=0.3):
     assert (np.abs(sums.dz - expected.dz) <= allowed)[clear].all()
 
 
-@pytest.mark.parametrize("kernel", ["coarse"], indirect=True)
+@pytest.mark.parametrize("kernel", COARSE, indirect=True)
 @pytest.mark.parametrize("kind", ["narrow", "wide", "moved"])
 def test_each_gradient_is_closer_than_tf32_rounds(kernel, kind):
     """Not only the large ones. TF32 rounds by up to 2^-11, and bfloat16 by more."""
@@ -305,7 +307,7 @@ def test_each_gradient_is_closer_than_tf32_rounds(kernel, kind):
     assert np.abs(sums.dz / np.where(keep, expected.dz, 1.0) - 1.0)[keep].max() < 0.6 * 2.0**-11
 
 
-@pytest.mark.parametrize("kernel", ["table_gradient", "coarse"], indirect=True)
+@pytest.mark.parametrize("kernel", ["table_gradient", *COARSE], indirect=True)
 @pytest.mark.parametrize("components", [1, 3])
 def test_distributions(kernel, components):
     """Under a mixture with responsibilities that depend on the word, out of two numbers for each."""
@@ -344,7 +346,7 @@ def test_distributions(kernel, components):
     top = top.astype(np.float32)
     kernel[1].run_dense(
         at(z), at(given), at(pull.astype(np.float32)), at(top) if components > 1 else None, at(pairs),
-        at(np.array([origin], np.int32)), at(dz), at(staging), at(spill), at(beyond),
+        at(np.array([origin, origin + window // 2], np.int32)), at(dz), at(staging), at(spill), at(beyond),
         tokens * components, components, WORDS, intervals, ctypes.c_double(BOUND),
     )  # fmt: skip
     position = (z.astype(float) + BOUND) / step

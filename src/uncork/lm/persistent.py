@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 # Wide: every weight in registers, on 96 and 72 multiprocessors at 1150 units. Narrow: on 48 and 36, so that
-# two forward and one backward fit on the 132 of an H200 beside each other. A run alone is faster wide, and runs
+# two forward and one backward fit on the 132 of an H200 beside each other. A run alone is faster wide, runs
 # under MPS, which this variable tells of, narrow; the numbers are the same.
 FORWARD = {"wide": Layout(12, 9, 3), "narrow": Layout(24, 11, 3)}
 BACKWARD = {"wide": Layout(16, 12, 4), "narrow": Layout(32, 9, 2)}

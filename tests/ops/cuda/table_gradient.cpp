@@ -1,7 +1,7 @@
 /* Runs table_gradient for every block; the test puts the source into the folder it compiles in. */
 #include "shim.h"
 
-static unsigned held[2 * WINDOW];
+static unsigned held[BASES + CODES + WINDOW];
 #include "kernel.cu"
 
 /* Of the compressed table; COARSE if there is one. */

@@ -14,10 +14,12 @@
  * hold two numbers per word: see dense_kernels.py.
  *
  * COARSE: what is written will be rounded anyway, so f and f' come from the compressed table, of which a cache holds
- * twice as much; but at the target word, where p - 1 may be small, from the pairs.
+ * twice as much; but at the target word, where p - 1 may be small, from the pairs. A cache is asked for one line at a
+ * time, and a warp's logits are in as many lines as it has lanes: so as many codes as CODES, in the middle of where the
+ * logits are, and the bases, if BASES is room for them, are in shared memory instead, before the sums.
  *
- * The gradient may be half as wide as a logit and lies on the logits' memory: a thread may write only what every
- * thread has read. Writing tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough.
+ * The gradient lies on the logits' memory. If half as wide, a thread may write only what every thread has read: writing
+ * tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough. If as wide, it has read them itself.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,6 +27,10 @@
 #define THREADS 1024
 #ifndef EACH
 #define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 6 if COARSE */
+#endif
+#ifndef BASES
+#define BASES 0
+#define CODES 0
 #endif
 #define TILE (EACH * THREADS)
 #define FINE 38
@@ -116,8 +122,14 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     const float per_step = (float)(intervals / (2.0 * bound_)), last = (float)(intervals - 1);
     const float inside = 0.5f * (intervals & 1) * step; /* from the left knot to where a coded value belongs */
     const int origin = *window, tiles = (words + TILE - 1) / TILE;
-    const Sums mine = sums_at(held + (threadIdx.x / 32 % copies) * width);
-    for (int i = threadIdx.x; i < width * copies; i += THREADS) held[i] = MIDDLE;
+    unsigned *const held_codes = held + BASES, *const sums = held_codes + CODES;
+    const int first_code = CODES > 0 ? min(max(window[1] - CODES / 2, 0), max(intervals - CODES, 0)) : 0;
+    const Sums mine = sums_at(sums + (threadIdx.x / 32 % copies) * width);
+    for (int i = threadIdx.x; i < width * copies; i += THREADS) sums[i] = MIDDLE;
+    if (COARSE && BASES > 0)
+        for (int i = threadIdx.x; i < (intervals + GROUP - 1) / GROUP; i += THREADS) held[i] = __ldg(bases + i);
+    if (COARSE && CODES > 0)
+        for (int i = threadIdx.x; i < min(CODES, intervals); i += THREADS) held_codes[i] = __ldg(codes + first_code + i);
     const float per_unit = unit_scale(stats + 2 * rows, stats + 3 * rows, rows); /* its barrier is ours too */
     const float unit = per_unit > 0.0f ? 1.0f / per_unit : 0.0f;
 
@@ -147,13 +159,15 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 position = position > 0.0f ? position : 0.0f; /* NaN too */
                 index[q] = (int)fminf(position, last);
                 if (COARSE) {
-                    code[q] = __ldg(codes + index[q]);
-                    base[q] = __ldg(bases + (unsigned)index[q] / GROUP);
+                    const unsigned place = index[q] - first_code;
+                    code[q] = CODES > 0 && place < CODES ? held_codes[place] : __ldg(codes + index[q]);
+                    const unsigned group = (unsigned)index[q] / GROUP;
+                    base[q] = BASES > 0 ? held[group] : __ldg(bases + group);
                 } else {
                     pair[q] = __ldg(pairs + index[q]);
                 }
             }
-            if ((tile & (tile + 1)) == 0) __syncthreads();
+            if (sizeof(Out) < sizeof(float) && (tile & (tile + 1)) == 0) __syncthreads();
             const int next_row = tile + 1 < tiles ? row : row + gridDim.x;
             const int next_first = tile + 1 < tiles ? first + TILE : threadIdx.x;
             if (next_row < rows) read_tile(ahead, z + (long long)next_row * z_stride, next_first, words);
@@ -162,6 +176,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
+                if (__all_sync(ALL, j >= words)) break; /* lest zeros meet at one sum, and wait for each other */
                 const float offset = fmaf(-((float)i - half), step, x[q]);
                 float slope, log_p, p;
                 if (COARSE) {
@@ -219,7 +234,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     float *total = staging + (long long)blockIdx.x * width;
     for (int i = threadIdx.x; i < width; i += THREADS) {
         double units = 0.0; /* rounded once: rows that are alike would round alike, chunk after chunk */
-        for (int copy = 0; copy < copies; copy++) units += (int)(held[copy * width + i] - MIDDLE);
+        for (int copy = 0; copy < copies; copy++) units += (int)(sums[copy * width + i] - MIDDLE);
         total[i] = (float)((first_chunk ? 0.0 : (double)total[i]) + units * unit);
     }
 }

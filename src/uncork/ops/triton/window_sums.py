@@ -16,8 +16,10 @@ from uncork.ops.triton.sums import Sums
 
 
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
-# Knots in shared memory at the most: what it does not take is cache for the table itself.
+# Knots in shared memory at the most; the rest of it is cache for the table, or holds a part of it.
 WINDOW = 32_768
+# Words for the bases of a compressed table at the most.
+BASES = 4096
 # A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
 # of these per thread are the window's; lists of the logits outside it take the rest.
 THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 48
@@ -84,10 +86,10 @@ class SharedSums(WindowSums):
     empty = True  # nothing has been summed yet, and the blocks' memory not been cleared
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
-        room = min(WINDOW, room)
-        super().__init__(intervals, bound, min(intervals + 1, room), device)
-        self.copies = min(32, room // self.width)
+        self.room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
+        most = min(WINDOW, self.room - BASES)
+        super().__init__(intervals, bound, min(intervals + 1, most), device)
+        self.copies = min(32, most // self.width)
 
     def start(self, logits_NKV: Tensor) -> None:
         """Choose the window, if this is the first chunk, for a kernel that needs it before `after` does."""
@@ -105,14 +107,17 @@ class SharedSums(WindowSums):
         self._start(logits)
         first, self.empty = self.empty, False
         tokens, components, words = logits.shape
-        shared = 4 * self.width * self.copies
         codes, bases = (pairs, pairs) if self.codes is None else self.codes
-        most = 8 if self.codes is None else 6  # logits per thread that registers have room for
+        coarse = self.codes is not None
+        held = self._held(len(bases)) if coarse else (0, 0)
+        shared = 4 * (self.width * self.copies + sum(held))
+        most = 6 if coarse else 8  # logits per thread that registers have room for
         tiles = -(-words // (1024 * most))
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
         kind = 2 if tops is not None else int(target.is_floating_point())
-        coarse = self.codes is not None
-        kernel = _gradient_kernel(dlogits.dtype, kind, coarse, each, self.spills, shared, logits.device.index)
+        kernel = _gradient_kernel(
+            dlogits.dtype, kind, coarse, each, self.spills, held, shared, logits.device.index
+        )
         kernel(
             (min(self.blocks, tokens * components), 1, 1),
             (1024, 1, 1),
@@ -124,6 +129,11 @@ class SharedSums(WindowSums):
             ],
             shared_mem=shared,
         )  # fmt: skip
+
+    def _held(self, bases: int) -> tuple[int, int]:
+        """How many bases and codes of a compressed table shared memory has room for beside the sums."""
+        held = bases if bases <= BASES else 0
+        return held, min(self.intervals, self.room - self.width * self.copies - held)
 
 
 class CountedSums(WindowSums):
@@ -173,10 +183,18 @@ class CountedSums(WindowSums):
 
 @functools.cache
 def _gradient_kernel(
-    dtype: torch.dtype, kind: int, coarse: bool, each: int, spills: int, shared_bytes: int, device: int
+    dtype: torch.dtype,
+    kind: int,
+    coarse: bool,
+    each: int,
+    spills: int,
+    held: tuple[int, int],
+    shared: int,
+    device: int,
 ):
     name = f"table_gradient<{OUTPUTS[dtype]}, {kind}, {str(coarse).lower()}>"
-    return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, {"EACH": each, "SPILLS": spills}, shared_bytes, device)
+    options = {"EACH": each, "SPILLS": spills, "BASES": held[0], "CODES": held[1]}
+    return nvrtc.compiled(nvrtc.TABLE_GRADIENT, name, options, shared, device)
 
 
 @functools.cache
