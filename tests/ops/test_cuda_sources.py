@@ -21,7 +21,7 @@ COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 BOUND, WORDS, BLOCKS, THREADS = 20.0, 9001, 2, 64
 # Knots in each kernel's window, and how many logits outside it the counting one has room for. "coarse" is
-# table_gradient with a compressed table, of which shared memory holds the bases and some codes, "cached" nothing.
+# table_gradient with a compressed table, its bases and some codes in shared memory, or nothing if "cached".
 WINDOWS = {"table_counts": 40_960, "table_gradient": 28_672, "coarse": 28_672, "cached": 28_672}
 COARSE = ("coarse", "cached")
 LIST, BASES, CODES = 2_048, 32_768, 20_000

@@ -18,8 +18,9 @@ from uncork.ops.triton.sums import Sums
 OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 # Knots in shared memory at the most; the rest of it is cache for the table, or holds a part of it.
 WINDOW = 32_768
-# Words for the bases of a compressed table at the most.
-BASES = 4096
+# Words for the bases of a compressed table at the most. Where one is used, sums have this share of the shared
+# memory, and its codes the rest: measured at the sizes of Penn.
+BASES, SUMS_SHARE = 4096, 3 / 7
 # A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
 # of these per thread are the window's; lists of the logits outside it take the rest.
 THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 48
@@ -78,7 +79,7 @@ class WindowSums(Sums):
 class SharedSums(WindowSums):
     """Fixed-point sums of a window of knots; see table_gradient.cu.
 
-    With `codes`, those of `uncork.ops.triton.compressed` and their bases, dL/dz is read from them.
+    With `codes`, those of `uncork.ops.triton.compressed` and their bases, f is read from them.
     """
 
     way = "after"
@@ -90,6 +91,11 @@ class SharedSums(WindowSums):
         most = min(WINDOW, self.room - BASES)
         super().__init__(intervals, bound, min(intervals + 1, most), device)
         self.copies = min(32, most // self.width)
+
+    def read_from(self, codes: Tensor, bases: Tensor) -> None:
+        """Use a compressed table, and leave it more of the shared memory."""
+        self.codes = codes, bases
+        self.width = min(self.width, int(SUMS_SHARE * self.room))
 
     def start(self, logits_NKV: Tensor) -> None:
         """Choose the window, if this is the first chunk, for a kernel that needs it before `after` does."""
