@@ -2,6 +2,7 @@
 
 import math
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import pytest
 from language_records import LEARNED, TEST, run, story
@@ -258,6 +259,57 @@ def test_curves_are_means_over_seeds_where_all_have_the_epoch():
     epochs, means, deviations = figures.curve(arm(trial, "softmax"))
     assert epochs == [1, 2, 3, 4, 5, 6]
     assert means[-1] == pytest.approx(63.0) and deviations[-1] == pytest.approx(math.sqrt(2.0))
+
+
+def test_averages_that_start_anew_are_told_and_drawn():
+    changes = ("optim.average=doubling", "optim.average_epoch=3")
+    record = run("penn_softmax", 1, 60.0, changes, epochs=14)
+    doubling = Run.of(record)
+    assert doubling.averaging_starts == [4, 7, 13] and doubling.averaged_from == 13
+    record["metrics"][10]["valid_nll"] = 1.0
+    assert Run.of(record).averaged_from == 7
+    assert Run.of(run("penn_softmax", 1, 60.0, ("optim.average=epoch",), epochs=14)).averaging_starts == [4]
+    assert Run.of(run("penn_softmax", 1, 60.0, done=3)).averaging_starts == []
+    assert cells(tables.run_table(only(record)), "softmax")["averaged from"] == "7"
+    trial = only(record, run("penn_plif", 1, 60.0, changes, epochs=14))
+    drawn: list[float] = []
+    figures._averaging_marks(
+        SimpleNamespace(axvline=lambda x, **_: drawn.append(x)), trial, figures.styles(trial)
+    )
+    assert drawn == [3.5, 6.5, 12.5]
+
+
+def test_products_in_low_precision_are_of_the_budget():
+    """No name of an arm tells of them, and older runs, which do not know of them, had float32."""
+    low = run("penn_softmax", 1, 60.0, ("model.head.products=bfloat16",))
+    new, old = run("penn_softmax", 1, 60.0), run("penn_softmax", 2, 60.0)
+    del old["config"]["model"]["head"]["products"]
+    first, second = trials(of(low, new, old))
+    titles = {trial.title.endswith("products too in bfloat16"): trial for trial in (first, second)}
+    assert [arm.label for arm in titles[True].arms] == ["softmax"]
+    assert sum(len(arm.runs) for arm in titles[False].arms) == 2
+
+
+def test_one_seed_shows_its_difference_and_no_test():
+    trial = only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))
+    table = tables.perplexity_table(trial)
+    plif, softmax = cells(table, "PLIF from the identity"), cells(table, "softmax")
+    assert plif["test minus softmax"] == "-1.50" and plif["p"] == plif["95 % interval"] == tables.NONE
+    assert softmax["test minus softmax"] == tables.NONE and softmax["training"] == f"{math.exp(4.0):.1f}"
+
+
+def test_heads_are_compared_at_their_own_settings_and_the_page_says_so():
+    more = ("model.output_dropout=0.5",)
+    trial = only(
+        run("penn_softmax", 1, 60.0), run("penn_softmax", 1, 61.0, more), run("penn_plif", 1, 58.5, more)
+    )
+    more_plif = cells(tables.perplexity_table(trial), "PLIF from the identity (model.output_dropout=0.5)")
+    assert more_plif["test minus softmax"] == "-2.50"
+    assert "(model.output_dropout=0.5) with softmax (model.output_dropout=0.5)" in " ".join(
+        reading.limits(trial)
+    )
+    plain = only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))
+    assert "own settings" not in " ".join(reading.limits(plain))
 
 
 def test_arms_of_one_role_are_drawn_differently():

@@ -45,6 +45,14 @@ def difference(arm: Arm, control: Arm) -> Difference | None:
     return Difference(arm, control, mean(own) - mean(other), float(low), float(high), float(test.pvalue))
 
 
+def mean_difference(trial: Trial, arm: Arm) -> float | None:
+    """To softmax, of however many seeds."""
+    control = trial.control(arm, "softmax") if arm.role != "softmax" else None
+    if control is None:
+        return None
+    return mean(arm.values("test_perplexity")) - mean(control.values("test_perplexity"))
+
+
 def to_softmax(trial: Trial) -> dict[str, Difference]:
     """Every other arm against softmax, by label."""
     found = {}

@@ -52,8 +52,8 @@ def curve_figure(trial: Trial) -> Figure:
     _legend(figure)
     title = f"Valid perplexity by epoch, {trial.title}"
     reading = (
-        f"{curve_reading(rows)} The band is one standard deviation; the vertical line is where averaging "
-        f"began. The height is that of epoch {early} on."
+        f"{curve_reading(rows)} The band is one standard deviation; vertical lines are where averages "
+        f"begin. The height is that of epoch {early} on."
     )
     return finish(figure, f"lm-{trial.anchor}-curves", title, f"Line chart of {title}. {reading}", reading)
 
@@ -168,26 +168,24 @@ def _line(axes, epochs, values, style: tuple[str, str, str], label: str) -> None
 
 
 def _averaging_marks(axes, trial: Trial, look: dict[str, tuple[str, str, str]]) -> None:
-    """One line for all arms where they agree, else one in the colour of each."""
-    began = {arm.label: _began(arm) for arm in trial.arms}
-    known = {start for start in began.values() if start is not None}
-    if len(known) == 1:
-        axes.axvline(known.pop(), color="#999999", linewidth=0.8, linestyle="--")
-    else:
-        for label, start in began.items():
-            if start is not None:
-                axes.axvline(start, color=look[label][0], linewidth=0.8, linestyle="--", alpha=0.6)
+    """Grey lines for all arms where they agree, else some in the colour of each."""
+    began = [(arm.label, starts) for arm in trial.arms if (starts := _began(arm))]
+    agree = len({tuple(starts) for _, starts in began}) == 1
+    for label, starts in began[:1] if agree else began:
+        for start in starts:
+            colour, alpha = ("#999999", 1.0) if agree else (look[label][0], 0.6)
+            axes.axvline(start, color=colour, linewidth=0.8, linestyle="--", alpha=alpha)
 
 
-def _began(arm: Arm) -> float | None:
-    """Halfway between the last plain and the first averaged evaluation, the mean over seeds."""
-    starts = [run.averaging_from for run in arm.runs if run.averaging_from]
-    return mean(starts) - 0.5 if starts else None
+def _began(arm: Arm) -> list[float]:
+    """Halfway between the last evaluation before each average and the first of it, the mean over seeds."""
+    starts = [run.averaging_starts for run in arm.runs if run.averaging_starts]
+    return [mean(each) - 0.5 for each in zip(*starts, strict=False)]
 
 
 def _late(trial: Trial) -> int:
     """The epoch from which small differences are worth a look: averaging has begun, or half is over."""
-    starts = [run.averaging_from for run in trial.runs if run.averaging_from]
+    starts = [run.averaging_starts[0] for run in trial.runs if run.averaging_starts]
     return max(starts) if starts else max(1, trial.budget["epochs"] // 2)
 
 

@@ -68,6 +68,9 @@ def limits(trial: Trial) -> list[str]:
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
         )
+    pairs = [f"{arm.label} with {control.label}" for arm, control in trial.others_settings]
+    if pairs:
+        lines.append(f"Heads are compared with softmax at their own settings: {'; '.join(pairs)}.")
     if any(arm.role in ("mos", "mos_plif") and arm.setting != trial.arms[0].setting for arm in trial.arms):
         lines.append("Mixtures have the widths, batches and rates of their own publication.")
     return [line for line in lines if line]
@@ -75,7 +78,7 @@ def limits(trial: Trial) -> list[str]:
 
 def _budget_changes(run: Run) -> list[str]:
     names = [change.partition("=")[0] for change in run.overrides or ()]
-    kept = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.")
+    kept = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.", "model.head.products")
     return [change for change, name in zip(run.overrides or (), names, strict=True) if name.startswith(kept)]
 
 

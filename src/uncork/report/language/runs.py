@@ -96,14 +96,31 @@ class Run:
         return sum(line["seconds"] for line in self.metrics)
 
     @property
-    def averaging_from(self) -> int | None:
-        """The first epoch whose evaluation was that of averaged weights."""
-        return next((line["epoch"] for line in self.metrics if line["averaging"]), None)
+    def averaging_starts(self) -> list[int]:
+        """The first epoch evaluated with averaged weights, and those in which an average began anew."""
+        first = next((line["epoch"] for line in self.metrics if line["averaging"]), None)
+        if first is None or self.config["optim"]["average"] != "doubling":
+            return [] if first is None else [first]
+        starts, done, last = [], first - 1, self.metrics[-1]["epoch"]
+        while 0 < done < last:
+            starts.append(done + 1)
+            done *= 2
+        return starts or [first]
+
+    @property
+    def averaged_from(self) -> int | None:
+        """The epoch in which the average began that is the result."""
+        best = self.best_epoch or 0
+        return max((start for start in self.averaging_starts if start <= best), default=None)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The line of the epoch with the lowest valid perplexity, whose weights are the result."""
+        return min(self.metrics, key=lambda line: line["valid_nll"], default=None)
 
     @property
     def best_epoch(self) -> int | None:
-        best = min(self.metrics, key=lambda line: line["valid_nll"], default=None)
-        return None if best is None else best["epoch"]
+        return None if self.best is None else self.best["epoch"]
 
     @property
     def command(self) -> str:

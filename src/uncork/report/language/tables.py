@@ -1,10 +1,11 @@
 """Tables of language-model runs: perplexities beside the published ones, costs, tests, slopes, runs."""
 
+import math
 from statistics import mean
 from typing import Any
 
 from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
-from uncork.report.language.compare import LEVEL, Difference, to_controls, to_softmax
+from uncork.report.language.compare import LEVEL, Difference, mean_difference, to_controls, to_softmax
 from uncork.report.language.trials import Arm, Trial
 from uncork.report.summary import Spread
 from uncork.report.tables import Table
@@ -15,23 +16,28 @@ SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
 
 
 def perplexity_table(trial: Trial) -> Table:
-    """Valid and test of each arm, its difference to softmax, and what others published."""
+    """Training, valid and test of each arm, its difference to softmax, and what others published."""
     compared = to_softmax(trial)
     printed = {arm.label: published(arm) for arm in trial.arms}
     sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
     best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in _SCORES}
     rows = []
     for arm in trial.arms:
-        row = [(arm.label, False), (str(len(arm.runs)), False)]
+        row = [(arm.label, False), (str(len(arm.runs)), False), (_training(arm), False)]
         for name in _SCORES:
             found = arm.spread(name)
             row.append((plus_minus(found), found.mean == best[name]))
-        row += [(text, False) for text in _difference(compared.get(arm.label))]
+        gap = mean_difference(trial, arm)
+        untested = [NONE if gap is None else f"{gap:+.2f}", NONE, NONE]
+        tested = compared.get(arm.label)
+        row += [(text, False) for text in (_difference(tested) if tested else untested)]
         row += [(str(printed[arm.label].get(source, NONE)), False) for source in sources]
         rows.append(row)
-    columns = ["head", "seeds", "valid", "test", "test minus softmax", "95 % interval", "p"]
+    columns = ["head", "seeds", "training", "valid", "test", "test minus softmax", "95 % interval", "p"]
     columns += [f"{source}, valid/test" for source in sources]
-    return Table("Perplexity, mean ± standard deviation over seeds", columns, rows)
+    return Table(
+        "Perplexity, mean ± standard deviation over seeds; that of training with dropout on", columns, rows
+    )
 
 
 _SCORES = ("valid_perplexity", "test_perplexity")
@@ -47,9 +53,14 @@ def published(arm: Arm) -> dict[str, Published]:
     return {number.source: number for number in NUMBERS.get(arm.recipe, ())}
 
 
-def _difference(found: Difference | None) -> list[str]:
-    if found is None:
-        return [NONE, NONE, NONE]
+def _training(arm: Arm) -> str:
+    """With dropout on, in the epoch whose weights are the result."""
+    lines = [run.best for run in arm.runs]
+    known = [math.exp(line["train_nll"]) for line in lines if line and line.get("train_nll") is not None]
+    return f"{mean(known):.1f}" if known else NONE
+
+
+def _difference(found: Difference) -> list[str]:
     return [f"{found.mean:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}", p_value(found.p)]
 
 
@@ -147,7 +158,7 @@ def run_table(trial: Trial) -> Table:
                 f"{result['valid_perplexity']:.2f}",
                 f"{result['test_perplexity']:.2f}",
                 f"{run.best_epoch or NONE} of {result['epochs']}",
-                str(run.averaging_from or NONE),
+                str(run.averaged_from or NONE),
                 f"{run.seconds:,.0f}",
                 run.command,
             ]

@@ -20,7 +20,7 @@ CORPORA = {
 # What every arm of a comparison must share; the published mixtures have other widths and batches.
 BUDGET = (
     "data.corpus", "data.limit_tokens", "epochs", "max_steps", "finetune", "precision",
-    "optim.average", "optim.average_epoch", "optim.patience",
+    "optim.average", "optim.average_epoch", "optim.patience", "model.head.products",
 )  # fmt: skip
 
 
@@ -63,6 +63,12 @@ class Trial:
     def runs(self) -> list[Run]:
         return [run for arm in self.arms for run in arm.runs]
 
+    @property
+    def others_settings(self) -> list[tuple[Arm, Arm]]:
+        """Heads whose softmax to compare with is not the plainest, and that one."""
+        pairs = [(arm, self.control(arm, "softmax")) for arm in self.arms if arm.role != "softmax"]
+        return [(arm, control) for arm, control in pairs if control and control.changes]
+
     def control(self, arm: Arm, role: str) -> Arm | None:
         """The arm of that role to compare with: of the same setting if there is one, else the plainest."""
         others = [other for other in self.arms if other.role == role and other is not arm]
@@ -95,6 +101,7 @@ def told(run: Run) -> tuple[str, ...]:
 def _budget(run: Run) -> dict[str, Any]:
     values = flat(run.config)
     budget = {name: values.get(name) for name in BUDGET}
+    budget["model.head.products"] = budget["model.head.products"] or "float32"  # as older runs have it
     # Only the trigger in use counts.
     if budget["optim.average"] not in ("epoch", "doubling"):
         budget["optim.average_epoch"] = None
@@ -164,6 +171,8 @@ def _title(budget: dict[str, Any]) -> str:
         parts.append({"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging"))
     if budget["precision"] not in (None, "float32"):
         parts.append(budget["precision"])
+    if budget["model.head.products"] != "float32":
+        parts.append(f"the head's products too in {budget['model.head.products']}")
     if budget["finetune"]:
         parts.append("finetuned")
     return ", ".join(parts)
