@@ -303,11 +303,9 @@ def test_heads_are_compared_at_their_own_settings_and_the_page_says_so():
     trial = only(
         run("penn_softmax", 1, 60.0), run("penn_softmax", 1, 61.0, more), run("penn_plif", 1, 58.5, more)
     )
-    more_plif = cells(tables.perplexity_table(trial), "PLIF from the identity (model.output_dropout=0.5)")
+    more_plif = cells(tables.perplexity_table(trial), "PLIF from the identity (output_dropout=0.5)")
     assert more_plif["test minus softmax"] == "-2.50"
-    assert "(model.output_dropout=0.5) with softmax (model.output_dropout=0.5)" in " ".join(
-        reading.limits(trial)
-    )
+    assert "(output_dropout=0.5) with softmax (output_dropout=0.5)" in " ".join(reading.limits(trial))
     plain = only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))
     assert "own settings" not in " ".join(reading.limits(plain))
 

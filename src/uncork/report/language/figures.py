@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from statistics import mean, stdev
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def curve_figure(trial: Trial) -> Figure:
     _fit_height(axes, early)
     _averaging_marks(axes, trial, look)
     axes.set_ylabel("valid perplexity")
-    axes.set_title(trial.title, fontsize=9)
+    _title(axes, trial)
     axes.set_xlabel("epoch")
     _legend(figure)
     title = f"Valid perplexity by epoch, {trial.title}"
@@ -85,7 +86,7 @@ def gap_figure(trial: Trial) -> Figure:
     _fit_height(axes, late)
     axes.set_ylabel("valid perplexity minus softmax's")
     axes.set_xlabel("epoch")
-    axes.set_title(trial.title, fontsize=9)
+    _title(axes, trial)
     _legend(figure)
     title = f"Difference to softmax by epoch, {trial.title}"
     reading = (
@@ -138,7 +139,7 @@ def function_figure(trial: Trial, view: str) -> Figure:
     axes.axhline(plain, color="#999999", linewidth=0.8)
     axes.set_xlabel("logit x")
     axes.set_ylabel(label)
-    axes.set_title(trial.title, fontsize=9)
+    _title(axes, trial)
     _legend(figure)
     title = f"Learned functions, {label}, {trial.title}"
     means = f" Random starts are drawn as running means of {MEAN_OVER} points." if view == "slope" else ""
@@ -198,5 +199,12 @@ def _fit_height(axes, first: int) -> None:
         axes.set_ylim(min(values) - margin, max(values) + margin)
 
 
+def _title(axes, trial: Trial) -> None:
+    axes.set_title(fill(trial.title, 70), fontsize=9)
+
+
 def _legend(figure) -> None:
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    """In two columns where the names are short enough for the width."""
+    names = [name for axes in figure.axes for name in axes.get_legend_handles_labels()[1]]
+    columns = 2 if max(map(len, names), default=0) <= 28 else 1
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)

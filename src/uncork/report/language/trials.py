@@ -132,7 +132,7 @@ def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
 
 def _arm(runs: list[Run]) -> Arm:
     first = runs[0]
-    changes = ", ".join(change.removeprefix("model.head.") for change in told(first))
+    changes = ", ".join(map(_short, told(first)))
     label = f"{first.label} ({changes})" if changes else first.label
     head_free = {
         name: value
@@ -140,6 +140,11 @@ def _arm(runs: list[Run]) -> Arm:
         if name not in ("name", "seed") and not name.startswith("model.head")
     }
     return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
+
+
+def _short(change: str) -> str:
+    """Without the parts of a path that say nothing here."""
+    return change.removeprefix("model.").removeprefix("head.")
 
 
 def _tell_apart(arms: list[Arm]) -> None:
@@ -152,7 +157,7 @@ def _tell_apart(arms: list[Arm]) -> None:
         names = sorted({name for each in values for name in each if name != "seed"})
         differing = [name for name in names if len({repr(each.get(name)) for each in values}) > 1]
         for arm, each in zip(group, values, strict=True):
-            texts = [f"{name.removeprefix('model.head.')}={each.get(name)}" for name in differing]
+            texts = [_short(f"{name}={each.get(name)}") for name in differing]
             arm.label += f" ({', '.join(texts)})" if texts else ""
 
 
