@@ -125,6 +125,64 @@ def test_what_is_said_of_four_heads():
     assert all(train["penn_plif_frozen"][e] > train["penn_softmax"][e] for e in range(5, 105))
 
 
+LATEST = ROOT / "results" / "lm-penn-160.jsonl"
+# By recipe and dropout of the last layer's output.
+Setting = tuple[str, float]
+
+
+def latest() -> dict[Setting, dict]:
+    """The five runs of 160 epochs."""
+    runs = [json.loads(line) for line in LATEST.read_text().splitlines()]
+    return {(r["config"]["name"], r["config"]["model"]["output_dropout"]): r for r in runs}
+
+
+def products_rows() -> list[str]:
+    """Heads trained twice: with products of the head in TF32 and in bfloat16."""
+    before = heads("valid_nll")
+    rows = []
+    for name, label in (("penn_softmax", "softmax"), ("penn_plif", "PLIF from the identity"),
+                        ("penn_plif_frozen", "PLIF, random and frozen")):  # fmt: skip
+        after = {m["epoch"]: m["valid_perplexity"] for m in latest()[name, 0.4]["metrics"]}
+        both = [statistics.mean(values[epoch] for epoch in range(11, 31)) for values in (before[name], after)]
+        rows.append(f"| {label} | {both[0]:.2f} | {both[1]:.2f} | {both[1] - both[0]:+.2f} |")
+    return rows
+
+
+def test_products():
+    assert table("lm.md", "penn products") == products_rows()
+
+
+def test_what_is_said_of_two_dropouts():
+    runs = latest()
+    page = " ".join((ROOT / "docs" / "lm-results.md").read_text().split())
+    valid = {k: {m["epoch"]: m["valid_perplexity"] for m in r["metrics"]} for k, r in runs.items()}
+    train = {k: math.exp(r["metrics"][-1]["train_nll"]) for k, r in runs.items()}
+    test = {k: r["result"]["test_perplexity"] for k, r in runs.items()}
+    softmax, more = ("penn_softmax", 0.4), ("penn_softmax", 0.5)
+    plif, more_plif, frozen = ("penn_plif", 0.4), ("penn_plif", 0.5), ("penn_plif_frozen", 0.4)
+    end = {k: values[160] for k, values in valid.items()}
+    assert all(min(values.values()) == values[160] for values in valid.values())
+    for told in (
+        f"({train[plif]:.1f} against {train[softmax]:.1f})",
+        f"and ends {end[plif] - end[softmax]:.2f} above softmax on valid",
+        f"still {valid[softmax][120] - valid[plif][120]:.2f} ahead",
+        f"({valid[plif][121]:.2f} after {valid[plif][120]:.2f})",
+        f"({valid[softmax][121]:.2f} after {valid[softmax][120]:.2f})",
+        f"{end[plif]:.2f} to {end[more_plif]:.2f} and {end[softmax]:.2f} to {end[more]:.2f} on valid",
+        f"{test[plif]:.2f} to {test[more_plif]:.2f} and {test[softmax]:.2f} to {test[more]:.2f} on test",
+        f"{test[softmax] - test[more_plif]:.2f} below plain softmax",
+        f"on valid it is {end[more_plif] - end[softmax]:.2f} above it",
+        f"training text ({train[frozen]:.1f} and {train[more]:.1f})",
+        f"on valid ({end[frozen]:.2f} and {end[more]:.2f})",
+        f"on test ({test[frozen]:.2f} and {test[more]:.2f})",
+    ):
+        assert told in page, told
+    slopes = [runs[k]["result"]["learned_function"]["slopes"]["at_logits"]["max"] for k in (plif, more_plif)]
+    assert [f"{s:.1f}" for s in slopes] == ["2.1", "2.1"]
+    whole = [statistics.median(m["seconds"] for m in r["metrics"]) for r in runs.values()]
+    assert f"side by side took {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
+
+
 def test_precision():
     assert table("lm.md", "penn precision") == precision_rows()
 
