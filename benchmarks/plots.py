@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 from benchmarks import contenders as who, page
+from benchmarks.groups import GRAPH
 from benchmarks.page import coordinates
 from benchmarks.rows import Row, read
 from uncork.results import write_atomic
@@ -69,17 +70,23 @@ def _curves(panel, axis: str, rows: list[Row], field: str) -> None:
     spreads = sorted({row.block.spread for row in rows})
     for name, (colour, marker) in STYLES.items():
         for spread, line in zip(spreads, ("--", "-") if len(spreads) == 2 else ("-",), strict=False):
-            points = sorted(
-                (coordinates(row.block)[axis], getattr(row, field))
+            own = [
+                row
                 for row in rows
                 if (row.contender, row.block.spread) == (name, spread) and getattr(row, field) is not None
-            )
+            ]
+            points = sorted((coordinates(row.block)[axis], getattr(row, field)) for row in best_known(own))
             # An allocator that held nothing has no place on a logarithmic axis.
             points = [(x, y) for x, y in points if y > 0]
             label = name if len(spreads) == 1 else f"{name}, spread {spread:g}"
             if points:
                 panel.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=line,
                            label=label, markersize=5, linewidth=1.5)  # fmt: skip
+
+
+def best_known(rows: list[Row]) -> list[Row]:
+    """Those of replays, which the host has no part in, where there are any; their memory is that of calls."""
+    return [row for row in rows if row.block.mode == GRAPH] or rows
 
 
 def _at_least_a_decade(panel) -> None:
@@ -95,4 +102,5 @@ def _title(axis: str, rows: list[Row]) -> str:
     fixed = [f"{k} = {v:,}" for k, v in coordinates(block).items() if k != axis]
     spreads = sorted({row.block.spread for row in rows})
     spread = [f"logits of standard deviation {spreads[0]:g}"] if len(spreads) == 1 else []
-    return ", ".join([dict(rows[0].origin).get("hardware", ""), block.dtype, *fixed, *spread])
+    replays = ["times of CUDA graphs"] if any(row.block.mode == GRAPH for row in rows) else []
+    return ", ".join([dict(rows[0].origin).get("hardware", ""), block.dtype, *fixed, *spread, *replays])

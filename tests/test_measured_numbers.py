@@ -132,7 +132,7 @@ def test_what_the_kernels_page_says_of_misses():
     fixed = [ms("deterministic", plif + more, "bf16", 3.5, words=128_256) for more in ("", ", deterministic")]
     small = [ms("scaling", name, "bf16", 3.5, axis="N", tokens=512) for name in (softmax, plif)]
     eager = "torch eager MoS"
-    knots = lambda number, spread: ms("scaling", plif, "bf16", spread, axis="k", knots=number)
+    knots = lambda number, spread: ms("scaling", plif, "bf16", spread, axis="k", knots=number, mode="calls")
     many = [knots(1_000_000, spread) for spread in (0.3, 3.5)]
     said = [
         f"takes {both[0]:.2f} times our softmax, not 1.15",

@@ -304,3 +304,9 @@ def test_figures(tmp_path):
         assert picture.read_bytes().startswith(b"\x89PNG") and f"]({picture.name})" in text
     assert "| torch eager | 512.0" in text
     assert command.main(["plots", str(tmp_path / "absent.csv")]) == 1
+
+
+def test_figures_take_times_of_replays_where_there_are_any():
+    call, replay = row(who.PLIF_, 5.0), row(who.PLIF_, 3.0, replace(BLOCK, mode=groups.GRAPH))
+    assert plots.best_known([call, replay]) == [replay]
+    assert plots.best_known([call]) == [call]
