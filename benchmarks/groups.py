@@ -70,8 +70,8 @@ def _scaling() -> list[Section]:
     along_v = [point("V", (tokens, width, v)) for v in (4096, 16_384, 65_536, 262_144)]
     along_k = [point("k", SCALING, k) for k in (100, 1000, 10_000, 100_000, 1_000_000)]
     sections = [Section(block, FUSED + ours, spreads=SPREADS[1:]) for block in along_n + along_v]
-    # The short ones first: where time is up, a few long ones are missing and not a whole axis. Replays too: what
-    # knots cost is less than what the host makes calls of a few milliseconds vary by.
+    # The short ones first: where time is up, a few long ones are missing and not a whole axis. Replays too,
+    # since knots cost less than the host makes calls of a few milliseconds vary by.
     return [Section(block, ours, modes=(GRAPH, CALLS)) for block in along_k] + sections
 
 
