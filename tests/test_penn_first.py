@@ -162,6 +162,7 @@ def test_what_is_said_of_two_dropouts():
     plif, more_plif, frozen = ("penn_plif", 0.4), ("penn_plif", 0.5), ("penn_plif_frozen", 0.4)
     end = {k: values[160] for k, values in valid.items()}
     assert all(min(values.values()) == values[160] for values in valid.values())
+    last = [values[155] - values[160] for values in valid.values()]
     for told in (
         f"({train[plif]:.1f} against {train[softmax]:.1f})",
         f"and ends {end[plif] - end[softmax]:.2f} above softmax on valid",
@@ -175,6 +176,8 @@ def test_what_is_said_of_two_dropouts():
         f"training text ({train[frozen]:.1f} and {train[more]:.1f})",
         f"on valid ({end[frozen]:.2f} and {end[more]:.2f})",
         f"on test ({test[frozen]:.2f} and {test[more]:.2f})",
+        f"more than the {end[more] - end[frozen]:.2f} it is on valid",
+        f"still falling, by {min(last):.2f} to {max(last):.2f} in the last five epochs",
     ):
         assert told in page, told
     slopes = [runs[k]["result"]["learned_function"]["slopes"]["at_logits"]["max"] for k in (plif, more_plif)]
