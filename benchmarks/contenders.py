@@ -12,6 +12,7 @@ from benchmarks.losses import Eager, EagerMixture, Loss, NaivePLIF, OurMixture, 
 from benchmarks.measure import Step
 from benchmarks.rows import Block
 from uncork.functions import PLIF, Scale, SigSoftmax, SoftCap
+from uncork.ops import chunked, matmul
 
 
 BOUND, NOISE, CAP = 20.0, 0.3, 30.0
@@ -23,6 +24,7 @@ NAIVE, NAIVE_COMPILED = "naive PLIF", "naive PLIF, torch.compile"
 DETERMINISTIC = "uncork PLIF, deterministic"
 UNFILLED = "uncork PLIF, deterministic, new memory not filled"
 PRODUCTS, PRODUCTS_MOS, COPY = "three products", "three products, MoS", "copy"
+PRODUCTS_PLIF = "three products, as PLIF has them"
 PEERS = (EAGER, COMPILED, LIGER, CCE, CCE_EXACT)
 
 COPY_BYTES = 2**30
@@ -134,6 +136,24 @@ def products(problem: Problem, rows: str) -> Step:
     return step
 
 
+def chunk_products(problem: Problem) -> Step:
+    """The three in chunks of the fewest rows, logits in float32: what is left if a table cost nothing."""
+    x, weight = problem["hidden"].detach(), problem["weight"].detach()
+    chunks = x.split(chunked.FEWEST_ROWS)
+    logits = x.new_empty(len(chunks[0]), len(weight), dtype=torch.float32)
+    gradient = (chunks[0] @ weight.T).softmax(1)  # as small as it would be: what products take depends on it
+    dx, dweight = torch.empty_like(x).split(chunked.FEWEST_ROWS), torch.empty_like(weight)
+
+    def step() -> None:
+        for number, rows in enumerate(chunks):
+            own = slice(len(rows))
+            matmul.logits(rows, weight, None, logits[own])
+            matmul.back(gradient[own], weight, None, dx[number])
+            matmul.add_outer(dweight, gradient[own], rows, first=number == 0)
+
+    return step
+
+
 def copy(problem: Problem, size: int) -> Step:
     source = torch.empty(size, dtype=torch.uint8, device=problem["weight"].device).fill_(1)
     target = torch.empty_like(source)
@@ -148,7 +168,9 @@ def floor_step(name: str, problem: Problem, copy_bytes: int) -> Step:
     """A step that is no loss: part of the least that a loss could take."""
     if name == COPY:
         return copy(problem, copy_bytes)
+    if name == PRODUCTS_PLIF:
+        return chunk_products(problem)
     return products(problem, "latent" if name == PRODUCTS_MOS else "hidden")
 
 
-FLOORS = (PRODUCTS, PRODUCTS_MOS, COPY)
+FLOORS = (PRODUCTS, PRODUCTS_MOS, PRODUCTS_PLIF, COPY)

@@ -41,11 +41,11 @@ SCALING = (8192, 1024, 32_768)
 
 def _large() -> list[Section]:
     extra = (who.SIGSOFTMAX, who.SOFTCAP, who.SCALE)
-    return [Section(_block("large", LARGE, "bf16"), FLOOR + PLAIN + extra)]
+    return [Section(_block("large", LARGE, "bf16"), (*FLOOR, who.PRODUCTS_PLIF, *PLAIN, *extra))]
 
 
 def _wide() -> list[Section]:
-    return [Section(_block("wide", WIDE, "bf16"), FLOOR + PLAIN)]
+    return [Section(_block("wide", WIDE, "bf16"), (*FLOOR, who.PRODUCTS_PLIF, *PLAIN))]
 
 
 def _penn() -> list[Section]:

@@ -62,6 +62,22 @@ def test_dry_run_of_every_kind_of_row(tmp_path):
     assert "- commit: abc" in text and "| uncork MoS: at most 15x torch eager" in text
 
 
+def test_products_in_chunks_are_those_of_all_rows(monkeypatch):
+    """As many as there are, the last chunk too; and of the gradient that is given to every chunk."""
+    monkeypatch.setattr(who.chunked, "FEWEST_ROWS", 24)
+    problem = losses.make_problem((64, 8, 50), dtype=torch.float32)
+    calls = []
+    for name in ("logits", "back", "add_outer"):
+        keep = getattr(who.matmul, name)
+        note = lambda *a, keep=keep, name=name, **k: (
+            calls.append((name, len(a[0] if name != "add_outer" else a[1]))),
+            keep(*a, **k),
+        )
+        monkeypatch.setattr(who.matmul, name, note)
+    who.floor_step(who.PRODUCTS_PLIF, problem, 0)()
+    assert calls == [(name, rows) for rows in (24, 24, 16) for name in ("logits", "back", "add_outer")]
+
+
 def test_every_group_is_on_the_command_line_and_has_distinct_blocks():
     assert tuple(groups.GROUPS) == command.GROUPS
     assert groups.SPREADS == command.SPREADS and (groups.CALLS, groups.GRAPH) == command.MODES
