@@ -14,9 +14,9 @@
  * hold two numbers per word: see dense_kernels.py.
  *
  * COARSE: what is written will be rounded anyway, so f and f' come from the compressed table, of which a cache holds
- * twice as much; but at the target word, where p - 1 may be small, from the pairs. A cache is asked for one line at a
- * time, and a warp's logits are in as many lines as it has lanes: so as many codes as CODES, in the middle of where the
- * logits are, and the bases, if BASES is room for them, are in shared memory instead, before the sums.
+ * twice as much; but at the target word, where p - 1 may be small, from the pairs. Shared memory answers a warp whose
+ * logits lie far apart faster than the cache does. So it holds, before the sums, all bases, if BASES is room for them,
+ * and as many codes as CODES in the middle of where the logits are.
  *
  * The gradient lies on the logits' memory. If half as wide, a thread may write only what every thread has read: writing
  * tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough. If as wide, it has read them itself.

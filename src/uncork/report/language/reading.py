@@ -68,7 +68,7 @@ def limits(trial: Trial) -> list[str]:
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
         )
-    pairs = [f"{arm.label} with {control.label}" for arm, control in trial.others_settings]
+    pairs = [f"{arm.label} with {control.label}" for arm, control in trial.changed_controls]
     if pairs:
         lines.append(f"Heads are compared with softmax at their own settings: {'; '.join(pairs)}.")
     if any(arm.role in ("mos", "mos_plif") and arm.setting != trial.arms[0].setting for arm in trial.arms):

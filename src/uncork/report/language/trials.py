@@ -64,7 +64,7 @@ class Trial:
         return [run for arm in self.arms for run in arm.runs]
 
     @property
-    def others_settings(self) -> list[tuple[Arm, Arm]]:
+    def changed_controls(self) -> list[tuple[Arm, Arm]]:
         """Heads whose softmax to compare with is not the plainest, and that one."""
         pairs = [(arm, self.control(arm, "softmax")) for arm in self.arms if arm.role != "softmax"]
         return [(arm, control) for arm, control in pairs if control and control.changes]
