@@ -92,6 +92,11 @@ def test_seconds_of_runs_side_by_side():
     assert f"four runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
     page = " ".join((ROOT / "docs" / "sweep.md").read_text().split())
     assert f"trained at {min(training):.1f} to {max(training):.1f} s an epoch each" in page
+    five = [run["result"]["seconds_per_epoch"] for run in latest().values()]
+    assert f"in bfloat16 at {min(five):.1f} to {max(five):.1f} s (" in page
+    steps = [run["result"]["steps"] / run["result"]["epochs"] for run in latest().values()]
+    each = statistics.mean(s / n for s, n in zip(five, steps, strict=True)) / len(five)
+    assert f"about {1e3 * each:.1f} ms; a run alone" in page
     alone = float(step_rows("2026-11-16")[0].split(" | ")[-1].strip(" |"))
     assert f"a run alone takes {alone:.1f} ms a step" in page
 
