@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 
+from benchmarks import penn_heads
 from tests.test_measured_numbers import ROOT, Perplexities, after, penn_runs, welch
 
 
@@ -108,6 +109,21 @@ def test_steps():
 
 def test_four_heads():
     assert table("lm-results.md", "penn heads") == heads_rows()
+
+
+def test_the_picture_of_four_heads(tmp_path):
+    """Of differences of perplexities, as far as both runs of a pair went."""
+    out = tmp_path / "heads.svg"
+    assert penn_heads.main(FIRST / "heads.jsonl", out) == 0
+    text = out.read_text()
+    assert text.startswith("<?xml") and "</svg>" in text
+    lines = (FIRST / "heads.jsonl").read_text().splitlines()
+    runs = {r["config"]["name"]: r["metrics"] for r in map(json.loads, lines)}
+    gaps = penn_heads.behind(runs["penn_plif"], runs["penn_softmax"], "valid_nll")
+    valid = heads("valid_nll")
+    last = min(max(valid[head]) for head in ("penn_plif", "penn_softmax"))
+    assert list(gaps) == list(range(penn_heads.FIRST_EPOCH, last + 1))
+    assert gaps[104] == valid["penn_plif"][104] - valid["penn_softmax"][104]
 
 
 def test_what_is_said_of_four_heads():
