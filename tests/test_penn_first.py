@@ -197,7 +197,6 @@ def test_what_is_said_of_two_dropouts():
         f"training text ({train[frozen]:.1f} and {train[more]:.1f})",
         f"on valid ({end[frozen]:.2f} and {end[more]:.2f})",
         f"on test ({test[frozen]:.2f} and {test[more]:.2f})",
-        f"more than the {end[more] - end[frozen]:.2f} it is on valid",
         f"still falling, by {min(last):.2f} to {max(last):.2f} in the last five epochs",
     ):
         assert told in page, told
