@@ -280,3 +280,19 @@ def test_at_the_sizes_of_the_recipes_no_worse_than_cudnn(size, streams, steps):
     for name, got, cudnn, exact in zip(NAMES, ours, theirs, right, strict=True):
         errors = [((t.detach().double() - exact).norm() / exact.norm()).item() for t in (got, cudnn)]
         assert errors[0] <= 1.5 * errors[1] + 1e-6, f"{name}: {errors[0]:.2e} against {errors[1]:.2e}"
+
+
+def test_what_is_not_needed_is_not_compiled(monkeypatch):
+    """Scoring a text needs no backward, and compiling takes a second or two for each kernel and size."""
+    compiled, launched = [], []
+    make = lambda source, name, given, shared, device: compiled.append(name) or name
+    monkeypatch.setattr(persistent.nvrtc, "compiled", make)
+    monkeypatch.setattr(persistent.nvrtc, "launch_together", lambda kernel, *_: launched.append(kernel))
+    run = persistent._Kernels(24, 3, 0)
+    assert not compiled
+    run.forward(torch.zeros(1), None, 5)
+    run.forward(torch.zeros(1), None, 5)
+    assert compiled == ["lstm_forward"]
+    run.backward(torch.zeros(1), None, 5)
+    assert compiled == ["lstm_forward", "lstm_backward"]
+    assert launched == ["lstm_forward", "lstm_forward", "lstm_backward"]

@@ -254,16 +254,15 @@ def _tiles(rows: int) -> int:
 
 
 class _Kernels:
-    """The two launches for one size."""
+    """The two launches for one size, each compiled when first needed: scoring a text needs no backward."""
+
+    NAMES = ("lstm_forward", "lstm_backward")
 
     def __init__(self, size: int, streams: int, device: int) -> None:
-        given = macros(size, streams)
+        self.given, self.device = macros(size, streams), device
         self.blocks = blocks(size)
-        self.shared = shared_bytes(given)
-        self.kernels = tuple(
-            nvrtc.compiled(SOURCE, name, given, shared, device)
-            for name, shared in zip(("lstm_forward", "lstm_backward"), self.shared, strict=True)
-        )
+        self.shared = shared_bytes(self.given)
+        self.compiled: dict[int, Any] = {}
 
     def forward(self, *arguments: Any) -> None:
         """As the kernel takes them but for the flags: tensors or None, then numbers."""
@@ -273,12 +272,14 @@ class _Kernels:
         self._launch(1, arguments)
 
     def _launch(self, which: int, arguments: tuple[Any, ...]) -> None:
+        shared = self.shared[which]
+        if which not in self.compiled:
+            self.compiled[which] = nvrtc.compiled(SOURCE, self.NAMES[which], self.given, shared, self.device)
         numbers = [a for a in arguments if isinstance(a, int)]
         pointers = arguments[: -len(numbers)]
         flags = torch.zeros(self.blocks[which] * FLAG_PITCH, dtype=torch.int32, device=pointers[0].device)
-        nvrtc.launch_together(
-            self.kernels[which], self.blocks[which], THREADS, [*pointers, flags, *numbers], self.shared[which]
-        )
+        kernel = self.compiled[which]
+        nvrtc.launch_together(kernel, self.blocks[which], THREADS, [*pointers, flags, *numbers], shared)
 
 
 @functools.cache
