@@ -105,7 +105,7 @@ def once(shape: str, tokens: int, contender: str, dtype: str, spread: float) -> 
 
 def _step(shape: str, tokens: int, contender: str, dtype: str, spread: float) -> Step:
     _, width, words = SHAPES[shape]
-    components = 15 if "MoS" in contender else 0
+    components = groups.COMPONENTS if "MoS" in contender else 0
     block = Block(shape, "", tokens, width, words, 100_000, components, dtype, spread, groups.CALLS)
     problem = losses.make_problem(
         block.sizes, block.components, block.spread, dtype=DTYPES[dtype], device="cuda"

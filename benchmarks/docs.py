@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.counters import SHAPES
-from benchmarks.groups import CALLS, SPREADS
+from benchmarks.groups import CALLS, COMPONENTS, SPREADS
 from benchmarks.page import tally
 from benchmarks.plots import AXES
 from benchmarks.rows import Block, Row, read
@@ -111,7 +111,7 @@ def _marks(kind: str) -> tuple[str, str]:
 
 def _rows_of(row: dict[str, str]) -> str:
     """How many rows of logits of how many words a launch has."""
-    components = 15 if "MoS" in row["contender"] else 1
+    components = COMPONENTS if "MoS" in row["contender"] else 1
     return f"{int(row['tokens']) * components:,} x {SHAPES[row['shape']][2]:,}"
 
 

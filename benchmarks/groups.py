@@ -8,6 +8,7 @@ from benchmarks.rows import Block
 
 SPREADS = (0.3, 3.5)
 CALLS, GRAPH = "calls", "CUDA graph"
+COMPONENTS = 15  # of mixtures
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ def _wide() -> list[Section]:
 def _penn() -> list[Section]:
     all_of_them = (*FLOOR, *PLAIN, who.NAIVE, who.NAIVE_COMPILED, *MIXTURES)
     return [
-        Section(_block("penn", PENN, dtype, components=15), all_of_them, modes=(CALLS, GRAPH))
+        Section(_block("penn", PENN, dtype, components=COMPONENTS), all_of_them, modes=(CALLS, GRAPH))
         for dtype in ("tf32", "bf16")
     ]
 
 
 def _wikitext2() -> list[Section]:
-    block = _block("wikitext2", WIKITEXT2, "bf16", components=15)
+    block = _block("wikitext2", WIKITEXT2, "bf16", components=COMPONENTS)
     return [Section(block, FLOOR + PLAIN + MIXTURES, modes=(CALLS, GRAPH))]
 
 

@@ -11,16 +11,13 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from uncork.report.language.figures import ROLE_STYLES
+from uncork.report.language.runs import LABELS
 from uncork.results import read_jsonl, write_atomic
 
 
 SOFTMAX = "penn_softmax"
-# As in the report.
-STYLES = {
-    "penn_temperature": ("learned temperature", "#7f7f7f", ":"),
-    "penn_plif": ("PLIF from the identity", "#D55E00", "-"),
-    "penn_plif_frozen": ("PLIF, random and frozen", "#E69F00", "--"),
-}
+ROLES = ("temperature", "plif", "plif_frozen")
 PANELS = (("valid_nll", "valid perplexity"), ("train_nll", "training perplexity, dropouts on"))
 FIRST_EPOCH = 41  # where averages begin: before, iterates jump
 RESTART = 80
@@ -38,9 +35,10 @@ def picture(runs: dict[str, list[dict]]) -> bytes:
     for panel, (name, label) in zip(figure.subplots(1, 2), PANELS, strict=True):
         panel.axhline(0.0, color="#000000", linewidth=1.0)
         panel.axvline(RESTART, color="#bbbbbb", linewidth=0.8)
-        for head, (title, colour, line) in STYLES.items():
-            gaps = behind(runs[head], runs[SOFTMAX], name)
-            panel.plot(gaps.keys(), gaps.values(), color=colour, linestyle=line, label=title)
+        for role in ROLES:
+            colour, _, line = ROLE_STYLES[role]
+            gaps = behind(runs[f"penn_{role}"], runs[SOFTMAX], name)
+            panel.plot(gaps.keys(), gaps.values(), color=colour, linestyle=line, label=LABELS[role])
         panel.set(xlabel="epoch", ylabel=f"{label},\nminus that of softmax")
         panel.spines[["top", "right"]].set_visible(False)
     handles, labels = figure.axes[0].get_legend_handles_labels()

@@ -8,6 +8,7 @@ import pytest
 from language_records import LEARNED, TEST, run, story
 from scipy import stats
 
+from uncork.lm.optim import Doubling
 from uncork.report.language import compare, figures, reading, tables
 from uncork.report.language.runs import Run, each_once
 from uncork.report.language.sections import language_sections
@@ -266,6 +267,10 @@ def test_averages_that_start_anew_are_told_and_drawn():
     record = run("penn_softmax", 1, 60.0, changes, epochs=14)
     doubling = Run.of(record)
     assert doubling.averaging_starts == [4, 7, 13] and doubling.averaged_from == 13
+    rule = Doubling(3)  # the trainer's, which a report does not import
+    assert [
+        done + 1 for done in range(3, 14) if done == 3 or rule.restarts(done)
+    ] == doubling.averaging_starts
     record["metrics"][10]["valid_nll"] = 1.0
     assert Run.of(record).averaged_from == 7
     assert Run.of(run("penn_softmax", 1, 60.0, ("optim.average=epoch",), epochs=14)).averaging_starts == [4]

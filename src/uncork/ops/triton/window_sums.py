@@ -20,7 +20,7 @@ OUTPUTS = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float1
 WINDOW = 32_768
 # Words for the bases of a compressed table at the most. Where one is used, sums have this share of the shared
 # memory, and its codes the rest: measured at the sizes of Penn.
-BASES, SUMS_SHARE = 4096, 3 / 7
+BASES, SUMS_SHARE = 4096, (3, 7)
 # A counting block: threads, the logits each has on the way, words of shared memory at the most, and how many
 # of these per thread are the window's; lists of the logits outside it take the rest.
 THREADS, EACH, WORDS, OWN = 1024, 8, 57_344, 48
@@ -95,7 +95,7 @@ class SharedSums(WindowSums):
     def read_from(self, codes: Tensor, bases: Tensor) -> None:
         """Use a compressed table, and leave it more of the shared memory."""
         self.codes = codes, bases
-        self.width = min(self.width, int(SUMS_SHARE * self.room))
+        self.width = min(self.width, self.room * SUMS_SHARE[0] // SUMS_SHARE[1])
 
     def start(self, logits_NKV: Tensor) -> None:
         """Choose the window, if this is the first chunk, for a kernel that needs it before `after` does."""

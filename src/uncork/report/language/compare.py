@@ -47,18 +47,18 @@ def difference(arm: Arm, control: Arm) -> Difference | None:
 
 def mean_difference(trial: Trial, arm: Arm) -> float | None:
     """To softmax, of however many seeds."""
-    control = trial.control(arm, "softmax") if arm.role != "softmax" else None
-    if control is None:
+    softmax = trial.softmax_of(arm)
+    if softmax is None:
         return None
-    return mean(arm.values("test_perplexity")) - mean(control.values("test_perplexity"))
+    return mean(arm.values("test_perplexity")) - mean(softmax.values("test_perplexity"))
 
 
 def to_softmax(trial: Trial) -> dict[str, Difference]:
     """Every other arm against softmax, by label."""
     found = {}
     for arm in trial.arms:
-        control = trial.control(arm, "softmax") if arm.role != "softmax" else None
-        compared = difference(arm, control) if control else None
+        softmax = trial.softmax_of(arm)
+        compared = difference(arm, softmax) if softmax else None
         if compared:
             found[arm.label] = compared
     return found

@@ -61,7 +61,7 @@ def curve_figure(trial: Trial) -> Figure:
 
 def has_gaps(trial: Trial) -> bool:
     """Whether some head can be drawn beside softmax."""
-    return any(arm.role != "softmax" and trial.control(arm, "softmax") for arm in trial.arms)
+    return any(trial.softmax_of(arm) for arm in trial.arms)
 
 
 def gap_figure(trial: Trial) -> Figure:
@@ -69,8 +69,8 @@ def gap_figure(trial: Trial) -> Figure:
     figure, axes = new_axes(SIZE)
     look, texts = styles(trial), []
     for arm in trial.arms:
-        control = trial.control(arm, "softmax")
-        if arm.role == "softmax" or control is None:
+        control = trial.softmax_of(arm)
+        if control is None:
             continue
         epochs, means, _ = curve(arm)
         base = dict(zip(*curve(control)[:2], strict=True))

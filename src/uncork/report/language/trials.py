@@ -66,8 +66,12 @@ class Trial:
     @property
     def changed_controls(self) -> list[tuple[Arm, Arm]]:
         """Heads whose softmax to compare with is not the plainest, and that one."""
-        pairs = [(arm, self.control(arm, "softmax")) for arm in self.arms if arm.role != "softmax"]
-        return [(arm, control) for arm, control in pairs if control and control.changes]
+        pairs = [(arm, self.softmax_of(arm)) for arm in self.arms]
+        return [(arm, softmax) for arm, softmax in pairs if softmax and softmax.changes]
+
+    def softmax_of(self, arm: Arm) -> Arm | None:
+        """The softmax that a head is compared with; a softmax is compared with none."""
+        return None if arm.role == "softmax" else self.control(arm, "softmax")
 
     def control(self, arm: Arm, role: str) -> Arm | None:
         """The arm of that role to compare with: of the same setting if there is one, else the plainest."""
