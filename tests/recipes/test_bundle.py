@@ -1,5 +1,7 @@
 """A bundle holds what a report needs of each run, and nothing that must stay where it is."""
 
+import json
+
 import pytest
 
 from uncork.cli import main
@@ -39,6 +41,27 @@ def test_a_bundle_holds_the_records_of_the_runs(runs, tmp_path):
     assert [line["epoch"] for line in ended["metrics"]] == [1]
     text = (tmp_path / "all.jsonl").read_text()
     assert "/a/place" not in text and "w001" not in text
+
+
+def test_runs_are_added_to_a_bundle_and_each_counts_once_as_far_as_it_got(runs, tmp_path):
+    file = tmp_path / "all.jsonl"
+    early = run_record(runs / "a" / "ended") | {"metrics": [], "result": None}
+    file.write_text(json.dumps(early) + "\n")
+    assert bundle([file, runs / "stopped"], file) == (2, 0)
+    assert bundle([runs, file], file) == (2, 1)
+    whole = file.read_bytes()
+    assert bundle([file, runs / "stopped"], file) == (2, 1) and file.read_bytes() == whole
+    bundle([runs], tmp_path / "folders.jsonl")
+    assert (tmp_path / "folders.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["", '{"kind": "synthetic-cell"}\n', "[1]\n"])
+def test_another_file_is_no_bundle(text, runs, tmp_path):
+    file = tmp_path / "other.jsonl"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"`runs` must name run folders or bundles.*is neither"):
+        bundle([runs, file], tmp_path / "all.jsonl")
+    assert not (tmp_path / "all.jsonl").exists()
 
 
 def test_the_commands_say_what_they_wrote(runs, tmp_path, capsys):

@@ -51,7 +51,7 @@ def run(recipe, seed, test, changes=(), epochs=6, done=None, **result):
         "commit": "abc",
         "torch": "2",
         "hardware": "a machine",
-        "started": f"at {seed}",
+        "started": f"2026-01-0{seed % 10}T00:00:00+00:00",
     }
     return {
         "kind": RUN_KIND,

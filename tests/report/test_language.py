@@ -12,7 +12,7 @@ from uncork.lm.optim import Doubling
 from uncork.report.language import compare, figures, reading, tables
 from uncork.report.language.runs import Run, each_once
 from uncork.report.language.sections import language_sections
-from uncork.report.language.trials import trials
+from uncork.report.language.trials import TUNED, trials
 
 
 def of(*records):
@@ -97,14 +97,15 @@ def test_arms_of_a_recipe_that_has_changed_are_told_apart():
 
 def test_unfinished_and_repeated_runs_are_in_no_mean():
     again = run("penn_plif", 2, 58.0)
-    again["provenance"]["started"] = "at 9"
+    again["provenance"]["started"] = "2026-01-09T00:00:00+00:00"
     trial = only(*story(), run("penn_softmax", 4, 99.0, done=2), again)
     assert arm(trial, "softmax").values("test_perplexity") == pytest.approx([59.9, 60.0, 60.1])
     assert [found.seed for found in trial.unfinished] == [4]
-    assert len(arm(trial, "plif").runs) == 3 and [found.started for found in trial.repeated] == ["at 2"]
+    assert len(arm(trial, "plif").runs) == 3
+    assert [found.started for found in trial.repeated] == ["2026-01-02T00:00:00+00:00"]
     text = " ".join(reading.left_out(trial))
     assert "penn_softmax seed 4, 2 of 6 epochs, lowest valid perplexity 141.00" in text
-    assert "penn_plif seed 2 of at 2" in text
+    assert "penn_plif seed 2 of 2026-01-02" in text
 
 
 def test_a_run_read_twice_counts_once_as_far_as_it_got():
@@ -115,21 +116,42 @@ def test_a_run_read_twice_counts_once_as_far_as_it_got():
     assert len(each_once(of(whole, run("penn_plif", 2, 58.0)))) == 2
 
 
-def test_controls_have_the_same_setting_where_there_is_one():
-    slow = ("optim.lr=10",)
+def test_controls_are_of_one_size_where_there_is_one():
+    small = ("model.hidden=100",)
     trial = only(
         run("penn_softmax", 1, 60.0),
-        run("penn_softmax", 1, 63.0, slow),
-        run("penn_plif", 1, 62.0, slow),
+        run("penn_softmax", 1, 63.0, small),
+        run("penn_plif", 1, 62.0, small),
         run("penn_plif", 1, 59.0),
         run("penn_mos", 1, 56.0),
     )
-    chosen = {arm.label: trial.control(arm, "softmax") for arm in trial.arms if arm.role != "softmax"}
-    assert {label: control.label for label, control in chosen.items() if control} == {
+    controls = {arm.label: trial.softmax_of(arm) for arm in trial.arms if arm.role != "softmax"}
+    assert {label: control.label for label, control in controls.items() if control} == {
         "PLIF from the identity": "softmax",
-        "PLIF from the identity (optim.lr=10.0)": "softmax (optim.lr=10.0)",
+        "PLIF from the identity (hidden=100)": "softmax (hidden=100)",
         "MoS": "softmax",
     }
+
+
+@pytest.mark.parametrize("change", TUNED)
+def test_a_control_stands_at_the_setting_that_did_best_on_valid(change):
+    """A head with more dropout is compared with softmax as good as it gets, not with one made worse by it."""
+    more, less = (f"{change}=0.7",), (f"{change}=0.35",)
+    records = [
+        run("penn_softmax", 1, 60.0),
+        run("penn_softmax", 1, 61.0, more),
+        run("penn_plif", 1, 59.0, more),
+    ]
+    trial = only(*records)
+    row = cells(tables.perplexity_table(trial), arm(trial, "plif").label)
+    assert row["test minus softmax"] == "-1.00"
+    text = " ".join(reading.limits(trial))
+    assert "lowest mean valid perplexity: softmax of 2." in text and "settings of its own" not in text
+    trial = only(*records, run("penn_softmax", 1, 57.0, less))
+    best = f"softmax ({change.removeprefix('model.')}=0.35)"
+    assert cells(tables.perplexity_table(trial), arm(trial, "plif").label)["test minus softmax"] == "+2.00"
+    text = " ".join(reading.limits(trial))
+    assert f"{best} of 3." in text and f"{arm(trial, 'plif').label} with {best}" in text
 
 
 def test_differences_are_welch_tests():
@@ -142,7 +164,7 @@ def test_differences_are_welch_tests():
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 1)
     t = (mean(own) - mean(other)) / error
-    assert found.mean == pytest.approx(mean(own) - mean(other))
+    assert found.mean == pytest.approx(mean(own) - mean(other)) and found.valid == pytest.approx(found.mean)
     assert found.p == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-12)
     half = stats.t.ppf(0.975, freedom) * error
     assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
@@ -164,7 +186,7 @@ def test_the_verdict_says_what_the_data_say():
     assert first.startswith("PLIF from the identity: clearly lower than softmax (-2.00, ")
     assert first.count("clearly lower") == 3
     assert authors.count("not told apart") == 3 and "clearly" not in authors
-    assert "MoS clearly lower than softmax" in others
+    assert "MoS clearly lower than softmax" in others and "but not on valid" not in first
     assert "9 comparisons" in note and "0.05/9 = 0.0056" in note
 
 
@@ -176,6 +198,16 @@ def test_a_small_p_among_many_is_called_perhaps():
     found = compare.to_softmax(only(*records))["PLIF from the identity"]
     assert 0.05 / 9 < found.p < 0.05
     assert "perhaps lower than softmax, not clearly" in reading.verdict(only(*records))[0]
+
+
+def test_the_verdict_says_where_valid_disagrees():
+    records = story()
+    for record in records:
+        if record["config"]["name"] == "penn_plif":
+            record["result"]["valid_perplexity"] += 2.5
+    first = reading.verdict(only(*records))[0]
+    assert first.startswith("PLIF from the identity: clearly lower than softmax, but not on valid (-2.00, ")
+    assert "; valid +0.50)" in first
 
 
 def test_missing_controls_are_named():
@@ -223,6 +255,28 @@ def test_costs_fall_back_on_the_metrics_and_compare_one_hardware_only():
     plif, mos = cells(table, "PLIF from the identity"), cells(table, "MoS")
     assert plif["against softmax"] == "1.50x" and plif["peak memory, MiB"] == "3"
     assert mos["seconds per epoch"] == "40" and mos["against softmax"] == mos["peak memory, MiB"] == "–"
+
+
+def test_costs_are_compared_with_runs_of_the_same_time():
+    """Two sweeps, the second with more runs side by side; each head is in one of them only."""
+    first, second = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
+    records = []
+    for name, seconds, started in (
+        ("softmax", 10.0, first), ("plif", 11.0, first),
+        ("softmax", 20.0, second), ("temperature", 21.0, second),
+    ):  # fmt: skip
+        records.append(run(f"penn_{name}", len(records), 60.0, seconds_per_epoch=seconds))
+        records[-1]["provenance"]["started"] = started
+    table = tables.cost_table(only(*records))
+    assert cells(table, "PLIF from the identity")["against softmax"] == "1.10x"
+    assert cells(table, "learned temperature")["against softmax"] == "1.05x"
+    assert (
+        cells(table, "softmax")["seconds per epoch"] == "15"
+        and cells(table, "softmax")["against softmax"] == "1.00x"
+    )
+    # With none of its time it is compared with all.
+    records[1]["provenance"]["started"] = "2026-01-02T00:00:00+00:00"
+    assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "0.73x"
 
 
 def test_slopes_stand_beside_the_papers():
@@ -303,16 +357,9 @@ def test_one_seed_shows_its_difference_and_no_test():
     assert softmax["test minus softmax"] == tables.NONE and softmax["training"] == f"{math.exp(4.0):.1f}"
 
 
-def test_heads_are_compared_at_their_own_settings_and_the_page_says_so():
-    more = ("model.output_dropout=0.5",)
-    trial = only(
-        run("penn_softmax", 1, 60.0), run("penn_softmax", 1, 61.0, more), run("penn_plif", 1, 58.5, more)
-    )
-    more_plif = cells(tables.perplexity_table(trial), "PLIF from the identity (output_dropout=0.5)")
-    assert more_plif["test minus softmax"] == "-2.50"
-    assert "(output_dropout=0.5) with softmax (output_dropout=0.5)" in " ".join(reading.limits(trial))
-    plain = only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))
-    assert "own settings" not in " ".join(reading.limits(plain))
+def test_one_setting_of_each_head_needs_no_word():
+    text = " ".join(reading.limits(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))))
+    assert "several settings" not in text and "settings of its own" not in text
 
 
 def test_arms_of_one_role_are_drawn_differently():

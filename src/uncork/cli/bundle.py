@@ -21,7 +21,7 @@ def bundle(
     """Put language-model runs into one file that `uncork report` reads, without weights and words.
 
     Args:
-        runs: Run folders of `uncork train`, or folders of them.
+        runs: Run folders of `uncork train`, folders of them, or bundles, whose runs are taken over.
         output: The .jsonl file to write.
     """
     report_bundle(runs, output)

@@ -1,7 +1,8 @@
 """`python -m uncork.recipes.bundle RUNS... -o FILE`: many run folders as one file, for moving and committing.
 
 Reports read the file as they read the folders. It holds neither weights nor words. What each run changed in
-its recipe is stored too: recipes may change, and the file then still says what was run.
+its recipe is stored too: recipes may change, and the file then still says what was run. The runs of other
+such files can be taken over.
 """
 
 import argparse
@@ -12,20 +13,31 @@ from typing import Any
 
 from uncork.recipes.command import overrides
 from uncork.recipes.front import exit_code
-from uncork.results import find_runs, run_record, write_atomic
+from uncork.results import RUN_KIND, find_runs, read_jsonl, run_record, write_atomic
 
 
 def bundle(runs: Iterable[str | Path], file: str | Path) -> tuple[int, int]:
-    """Write every run at or under `runs` as one line of `file`; how many, and how many of them have ended."""
-    folders = {folder.resolve(): None for run in runs for folder in _folders(Path(run))}
-    if not folders:
+    """Write every run at or under `runs` as one line of `file`; how many, and how many of them have ended.
+
+    `runs` are run folders, folders of them, and bundles; `file` may be one of those.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for record in (record for run in runs for record in _records(Path(run))):
+        # A run that is given twice is one line, as far as it got.
+        key = json.dumps([record["config"], record["provenance"].get("started")], sort_keys=True)
+        found[key] = max(found.get(key, record), record, key=_progress)
+    if not found:
         raise ValueError("`runs` must hold run folders of `uncork train`; found none.")
-    records = [described(run_record(folder)) for folder in folders]
     # By what the run is, not by folder: the same runs give the same file wherever they lay.
-    records.sort(key=lambda record: (record["config"]["name"], record["config"]["seed"], json.dumps(record)))
-    lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
-    write_atomic(file, lines.encode())
+    records = sorted(
+        found.values(), key=lambda each: (each["config"]["name"], each["config"]["seed"], json.dumps(each))
+    )
+    write_atomic(file, "".join(json.dumps(each, sort_keys=True) + "\n" for each in records).encode())
     return len(records), sum(record["result"] is not None for record in records)
+
+
+def _progress(record: dict[str, Any]) -> tuple[bool, int]:
+    return record["result"] is not None, len(record["metrics"])
 
 
 def described(record: dict[str, Any]) -> dict[str, Any]:
@@ -33,10 +45,15 @@ def described(record: dict[str, Any]) -> dict[str, Any]:
     return {"overrides": overrides(record["config"])} | record
 
 
-def _folders(run: Path) -> list[Path]:
-    if not run.is_dir():
-        raise ValueError(f"`runs` must name existing folders; `{run}` is not one.")
-    return find_runs(run)
+def _records(run: Path) -> list[dict[str, Any]]:
+    if not run.exists():
+        raise ValueError(f"`runs` must name existing folders or bundles; `{run}` does not exist.")
+    if run.is_dir():
+        return [described(run_record(folder)) for folder in find_runs(run)]
+    records = list(read_jsonl(run)) if run.suffix == ".jsonl" else []
+    if not records or any(not isinstance(each, dict) or each.get("kind") != RUN_KIND for each in records):
+        raise ValueError(f"`runs` must name run folders or bundles of `uncork bundle`; `{run}` is neither.")
+    return [described(record) for record in records]
 
 
 def report_bundle(runs: Iterable[Path], output: Path) -> int:
@@ -48,7 +65,7 @@ def report_bundle(runs: Iterable[Path], output: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uncork.recipes.bundle", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, folders of them, or bundles")
     parser.add_argument("-o", "--output", required=True, type=Path, help="the .jsonl file to write")
     options = parser.parse_args(arguments)
     return exit_code(lambda: report_bundle(options.runs, options.output))

@@ -19,10 +19,14 @@ CONTROLS = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean test perplexity of `arm` minus that of `control`; below zero the arm is better."""
+    """Mean test perplexity of `arm` minus that of `control`; below zero the arm is better.
+
+    That of valid has no test: epochs and settings are chosen by it.
+    """
 
     arm: Arm
     control: Arm
+    valid: float
     mean: float
     low: float
     high: float
@@ -42,7 +46,9 @@ def difference(arm: Arm, control: Arm) -> Difference | None:
         return None
     test: Any = stats.ttest_ind(own, other, equal_var=False)
     low, high = test.confidence_interval(1.0 - LEVEL)
-    return Difference(arm, control, mean(own) - mean(other), float(low), float(high), float(test.pvalue))
+    valid = mean(arm.values("valid_perplexity")) - mean(control.values("valid_perplexity"))
+    gap = mean(own) - mean(other)
+    return Difference(arm, control, valid, gap, float(low), float(high), float(test.pvalue))
 
 
 def mean_difference(trial: Trial, arm: Arm) -> float | None:

@@ -25,7 +25,8 @@ def verdict(trial: Trial) -> list[str]:
     lines += _missing(trial)
     if comparisons:
         lines.append(
-            "In brackets: difference of mean test perplexity, its 95 % interval, p of Welch's t-test. "
+            "In brackets: difference of mean test perplexity, its 95 % interval, p of Welch's t-test, and "
+            "the difference on valid, by which epochs and settings are chosen. "
             f"{comparisons} comparisons are made on these runs, so one p below {LEVEL} means little: only p "
             f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
         )
@@ -34,15 +35,16 @@ def verdict(trial: Trial) -> list[str]:
 
 def _outcome(found: Difference, comparisons: int) -> str:
     better = "lower" if found.mean < 0 else "higher"
-    numbers = f"{found.mean:+.2f}, {found.low:+.2f} to {found.high:+.2f}, p = {p_value(found.p)}".replace(
-        "= below", "below"
-    )
+    p = f"p = {p_value(found.p)}".replace("= below", "below")
+    numbers = f"{found.mean:+.2f}, {found.low:+.2f} to {found.high:+.2f}, {p}; valid {found.valid:+.2f}"
     name = found.control.label
+    if found.p >= LEVEL:
+        return f"not told apart from {name} ({numbers})"
+    if found.valid * found.mean < 0:
+        name += ", but not on valid"
     if found.p < LEVEL / comparisons:
         return f"clearly {better} than {name} ({numbers})"
-    if found.p < LEVEL:
-        return f"perhaps {better} than {name}, not clearly ({numbers})"
-    return f"not told apart from {name} ({numbers})"
+    return f"perhaps {better} than {name}, not clearly ({numbers})"
 
 
 def _missing(trial: Trial) -> list[str]:
@@ -68,12 +70,25 @@ def limits(trial: Trial) -> list[str]:
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
         )
-    pairs = [f"{arm.label} with {control.label}" for arm, control in trial.changed_controls]
-    if pairs:
-        lines.append(f"Heads are compared with softmax at their own settings: {'; '.join(pairs)}.")
+    lines += _settings(trial)
     if any(arm.role in ("mos", "mos_plif") and arm.setting != trial.arms[0].setting for arm in trial.arms):
         lines.append("Mixtures have the widths, batches and rates of their own publication.")
     return [line for line in lines if line]
+
+
+def _settings(trial: Trial) -> list[str]:
+    """What was tried at several settings, and where the softmax compared with has some of its own."""
+    lines = []
+    best = [f"{arms[0].label} of {len(arms)}" for arms in trial.tuned.values()]
+    if best:
+        lines.append(
+            f"Tried at several settings; lowest mean valid perplexity: {'; '.join(best)}. As a control, a "
+            "head stands at the setting with the lowest. The others were tried at one."
+        )
+    pairs = [f"{arm.label} with {control.label}" for arm, control in trial.changed_controls]
+    if pairs:
+        lines.append(f"Compared with softmax at settings of its own: {'; '.join(pairs)}.")
+    return lines
 
 
 def _budget_changes(run: Run) -> list[str]:

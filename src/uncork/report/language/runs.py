@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -94,6 +95,14 @@ class Run:
     @property
     def seconds(self) -> float:
         return sum(line["seconds"] for line in self.metrics)
+
+    def overlaps(self, other: "Run") -> bool:
+        """Whether the two ran at the same time, as far as their starts and seconds tell."""
+        if not self.started or not other.started:
+            return False
+        first, second = sorted([self, other], key=lambda run: run.started)
+        gap = datetime.fromisoformat(second.started) - datetime.fromisoformat(first.started)
+        return gap.total_seconds() < first.seconds
 
     @property
     def averaging_starts(self) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
 from uncork.report.language.compare import LEVEL, Difference, mean_difference, to_controls, to_softmax
+from uncork.report.language.runs import Run
 from uncork.report.language.trials import Arm, Trial
 from uncork.report.summary import Spread
 from uncork.report.tables import Table
@@ -74,33 +75,35 @@ def plus_minus(found: Spread, digits: int = 2) -> str:
 
 
 def cost_table(trial: Trial) -> Table:
-    """Parameters, seconds and memory; ratios are to the softmax arm on the same hardware."""
+    """Parameters, seconds and memory; ratios are to softmax on the same hardware."""
     rows = []
     for arm in trial.arms:
-        seconds = _mean_seconds(arm)
-        control = arm if arm.role == "softmax" else trial.control(arm, "softmax")
-        base = _mean_seconds(control) if control and _hardware(control) == _hardware(arm) else None
+        seconds = [run.seconds_per_epoch for run in arm.runs if run.seconds_per_epoch]
+        ratios = [ratio for run in arm.runs if (ratio := _against_softmax(trial, arm, run))]
         peaks = [peak for run in arm.runs if (peak := (run.result or {}).get("peak_memory_bytes"))]
         rows.append(
             [
                 (arm.label, False),
                 (f"{arm.values('parameters')[0]:,}", False),
-                (NONE if seconds is None else f"{seconds:.3g}", False),
-                (f"{seconds / base:.2f}x" if seconds and base else NONE, False),
+                (f"{mean(seconds):.3g}" if seconds else NONE, False),
+                (f"{mean(ratios):.2f}x" if ratios else NONE, False),
                 (f"{max(peaks) / 2**20:,.0f}" if peaks else NONE, False),
             ]
         )
     columns = ["head", "parameters", "seconds per epoch", "against softmax", "peak memory, MiB"]
-    return Table("Cost", columns, rows)
+    return Table("Cost; softmax is that of the same time, where there is one", columns, rows)
 
 
-def _mean_seconds(arm: Arm) -> float | None:
-    seconds = [run.seconds_per_epoch for run in arm.runs if run.seconds_per_epoch]
-    return mean(seconds) if seconds else None
-
-
-def _hardware(arm: Arm) -> set[str]:
-    return {run.provenance["hardware"] for run in arm.runs}
+def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
+    """Seconds over those of softmax; of one of the same time: runs side by side slow each other."""
+    softmax = [other for other in trial.arms if other.role == "softmax"]
+    alike = [other for other in softmax if other.setting == arm.setting] or [trial.softmax_of(arm)]
+    timed = [other for each in alike if each for other in each.runs if other.seconds_per_epoch]
+    timed = [other for other in timed if other.provenance["hardware"] == run.provenance["hardware"]]
+    beside = [other for other in timed if run.overlaps(other)] or timed
+    if not beside or not run.seconds_per_epoch:
+        return None
+    return run.seconds_per_epoch / mean(other.seconds_per_epoch or 0.0 for other in beside)
 
 
 def control_table(trial: Trial, comparisons: int) -> Table | None:
@@ -111,9 +114,10 @@ def control_table(trial: Trial, comparisons: int) -> Table | None:
     level = LEVEL / comparisons
     rows = []
     for found in tests:
-        row = [f"{found.arm.label} against {found.control.label}", *_difference(found)]
+        names = f"{found.arm.label} against {found.control.label}"
+        row = [names, f"{found.valid:+.2f}", *_difference(found)]
         rows.append([(text, False) for text in row] + [("yes", True) if found.p < level else ("no", False)])
-    columns = ["test perplexity of", "difference", "95 % interval", "p", f"p below {level:.2g}"]
+    columns = ["perplexity of", "on valid", "on test", "95 % interval", "p", f"p below {level:.2g}"]
     return Table("Learned functions against their controls (Welch's t-test)", columns, rows)
 
 

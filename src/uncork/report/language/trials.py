@@ -22,6 +22,12 @@ BUDGET = (
     "data.corpus", "data.limit_tokens", "epochs", "max_steps", "finetune", "precision",
     "optim.average", "optim.average_epoch", "optim.patience", "model.head.products",
 )  # fmt: skip
+# What is tuned for each head by itself: a control is the one that did best on valid, whatever these are.
+TUNED = (
+    "model.embedding_dropout", "model.input_dropout", "model.hidden_dropout", "model.output_dropout",
+    "model.weight_dropout", "model.activation_penalty", "model.slowness_penalty",
+    "optim.lr", "optim.weight_decay", "optim.clip",
+)  # fmt: skip
 
 
 @dataclass
@@ -30,7 +36,7 @@ class Arm:
 
     label: str
     role: str
-    setting: str  # all of the configuration but its head, name and seed
+    setting: str  # all of the configuration but its head, name, seed and what is tuned
     runs: list[Run]
 
     @property
@@ -65,18 +71,33 @@ class Trial:
 
     @property
     def changed_controls(self) -> list[tuple[Arm, Arm]]:
-        """Heads whose softmax to compare with is not the plainest, and that one."""
+        """Heads whose softmax to compare with has settings of its own, and that one."""
         pairs = [(arm, self.softmax_of(arm)) for arm in self.arms]
         return [(arm, softmax) for arm, softmax in pairs if softmax and softmax.changes]
+
+    @property
+    def tuned(self) -> dict[str, list[Arm]]:
+        """Roles that were tried at several settings, with their arms, the best on valid first."""
+        by_role: dict[str, list[Arm]] = defaultdict(list)
+        for arm in sorted(self.arms, key=_mean_valid):
+            by_role[arm.role].append(arm)
+        return {role: by_role[role] for role in LABELS if len(by_role[role]) > 1}
 
     def softmax_of(self, arm: Arm) -> Arm | None:
         """The softmax that a head is compared with; a softmax is compared with none."""
         return None if arm.role == "softmax" else self.control(arm, "softmax")
 
     def control(self, arm: Arm, role: str) -> Arm | None:
-        """The arm of that role to compare with: of the same setting if there is one, else the plainest."""
+        """That of a role to compare with: the best on valid of the same size and batch, else the plainest."""
         others = [other for other in self.arms if other.role == role and other is not arm]
-        return min(others, key=lambda other: (other.setting != arm.setting, len(other.changes)), default=None)
+        alike = [other for other in others if other.setting == arm.setting]
+        if alike:
+            return min(alike, key=_mean_valid)
+        return min(others, key=lambda other: (len(other.changes), _mean_valid(other)), default=None)
+
+
+def _mean_valid(arm: Arm) -> float:
+    return arm.spread("valid_perplexity").mean
 
 
 def trials(runs: Iterable[Run]) -> list[Trial]:
@@ -141,7 +162,7 @@ def _arm(runs: list[Run]) -> Arm:
     head_free = {
         name: value
         for name, value in flat(first.config).items()
-        if name not in ("name", "seed") and not name.startswith("model.head")
+        if name not in ("name", "seed", *TUNED) and not name.startswith("model.head")
     }
     return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
 
