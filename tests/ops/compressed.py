@@ -4,10 +4,10 @@ import numpy as np
 
 
 GROUP, PIECE = 32, 128
-STEEP, GENTLE = 128, 124
+STEEPEST = 124
 
 
-def compress(values: np.ndarray, bound: float, steepest: int) -> tuple[np.ndarray, np.ndarray]:
+def compress(values: np.ndarray, bound: float) -> tuple[np.ndarray, np.ndarray]:
     """Codes and bases of the knot values: see `compress_kernel`."""
     intervals = len(values) - 1
     index = np.arange(-(-intervals // PIECE) * PIECE).reshape(-1, GROUP)
@@ -24,7 +24,7 @@ def compress(values: np.ndarray, bound: float, steepest: int) -> tuple[np.ndarra
     number = np.floor(((value - base.view(np.float32)) / reach - 1.0) * 8192.0 + 0.5)
     number = np.clip(number, 0, 8191).astype(np.int64)
     bits = np.maximum((slope.view(np.int32) - (number >> 1) + 2048) >> 12, 0)
-    fine = (exponent <= steepest) & (slope >= 0) & (slope < 1e30) & (index > 0) & (index < intervals - 1)
+    fine = (exponent <= STEEPEST) & (slope >= 0) & (slope < 1e30) & (index > 0) & (index < intervals - 1)
     bits = np.where(fine, bits, 0x7FFFF)
     codes = (number << 10) | (bits >> 9) | ((bits & 511) << 23)
     return codes.astype(np.uint32).ravel(), base.astype(np.int32).view(np.uint32).ravel()

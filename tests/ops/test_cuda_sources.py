@@ -59,7 +59,7 @@ def compress(kernel, values: np.ndarray) -> list[np.ndarray]:
     name, library = kernel
     if name not in COARSE:
         return []
-    tables = [compressed.on_16_bytes(x) for x in compressed.compress(values, BOUND, compressed.GENTLE)]
+    tables = [compressed.on_16_bytes(x) for x in compressed.compress(values, BOUND)]
     library.compress(*map(at, tables))
     return tables
 
@@ -68,7 +68,7 @@ def compressed_error(kernel, values: np.ndarray) -> float:
     """The most a value is off in the table that the kernel reads: nothing, unless it is compressed."""
     if kernel[0] not in COARSE:
         return 0.0
-    return compressed.value_error(values, *compressed.compress(values, BOUND, compressed.GENTLE))
+    return compressed.value_error(values, *compressed.compress(values, BOUND))
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:

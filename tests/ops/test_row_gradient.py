@@ -1,4 +1,4 @@
-"""dL/dz from a compressed table: the CUDA source as C++ on a CPU, in the logits' memory, against float64."""
+"""dL/dz from a table of its own: the CUDA source as C++ on a CPU, in the logits' memory, against float64."""
 
 import ctypes
 import subprocess
@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops import compressed
+from tests.ops.compressed import on_16_bytes
 from tests.ops.test_cuda_sources import BOUND, COMPILER, SHIMS, SOURCES, at, right
 
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 ROWS, WORDS, BLOCKS, THREADS, WINDOW = 5, 9001, 2, 64, 56_320
 TILE = 8 * THREADS
+MISSING = 0x7FFFFFFF
 TARGET = np.array([0, TILE - 1, -100, TILE, WORDS - 1])
 DTYPES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # and half their spacing at 1
 PACKED, ALIGNED = WORDS, 9008  # numbers from one row's start to the next
@@ -42,6 +43,8 @@ def slopes_of(table: str, intervals: int) -> np.ndarray:
         return np.log1p(np.exp(0.5413 + noise))
     if table == "learned":
         return 0.05 + 4.0 / (1.0 + np.exp(-middle)) + 0.5 * np.sin(3.0 * middle) ** 2
+    if table == "far":  # its exponential is no float32 at the ends
+        return 8.0 + noise
     slopes = 10.0 ** random.uniform(-6.0, 0.0, intervals)  # flat parts, and short steep ones
     slopes[::997] = 10.0 ** random.uniform(0.0, 3.0, len(slopes[::997]))
     slopes[intervals // 2 : intervals // 2 + 300] = 0.0
@@ -62,12 +65,31 @@ def logits(kind: str) -> np.ndarray:
     return z.astype(np.float32)
 
 
+def growth_words(values: np.ndarray) -> np.ndarray:
+    """As `uncork.ops.triton.growth` makes them."""
+    intervals = len(values) - 1
+    rise, reference = np.diff(values), values[intervals // 2]
+    with np.errstate(over="ignore"):
+        growth = (rise * (intervals / (2 * BOUND)) * np.exp(values[:-1] + 0.5 * rise - reference)).astype(
+            np.float32
+        )
+    units = np.floor(np.clip(rise, -1.0, 1.0) * 8192.0 + 0.5).astype(np.int64)
+    bits = ((growth.view(np.int32) - units + 128) >> 8 << 8) | units
+    fine = ((growth > 1e-30) & (growth < 1e30)) | (rise == 0.0)
+    fine &= (rise >= 0.0) & (units < 256)
+    fine[[0, -1]] = False
+    words = np.full(-(-intervals // 4) * 4, MISSING, np.uint32)
+    words[:intervals] = np.where(fine, bits, MISSING)
+    behind = np.array([reference, 1.0, 1.0, 1.0], np.float32).view(np.uint32)
+    return np.concatenate([words, behind])
+
+
 def found(library, z, values, expected, share, factor, dtype, pitch, target=TARGET) -> np.ndarray:
     """dL/dz as the kernel leaves it in the first part of each row's memory."""
     rows, words = z.shape
     intervals = len(values) - 1
     pairs = np.stack([values[:-1], np.diff(values) * (intervals / (2 * BOUND))], 1).astype(np.float32)
-    codes, bases = map(compressed.on_16_bytes, compressed.compress(values, BOUND, compressed.STEEP))
+    growth = on_16_bytes(growth_words(values))
     counted = min(28_672, intervals)
     middle = (np.mean(z[0], where=np.abs(z[0]) <= BOUND) + BOUND) * intervals / (2 * BOUND)
     window = np.array([np.clip(middle - counted / 2, 0, intervals - counted)], np.int32)
@@ -77,7 +99,7 @@ def found(library, z, values, expected, share, factor, dtype, pitch, target=TARG
     memory[:, :words] = torch.from_numpy(z)
     library.run(
         ctypes.c_void_p(memory.data_ptr()), pitch, int(dtype == torch.float16), at(target), at(stats),
-        at(pairs), at(codes), at(bases), at(window), counted, min(WINDOW, len(codes)),
+        at(pairs), at(growth), at(window), counted, min(WINDOW, len(growth) - 4),
         rows, words, intervals, ctypes.c_double(BOUND),
     )  # fmt: skip
     assert memory[:, words:].isnan().all()  # what lies behind a row is not its
@@ -108,13 +130,13 @@ def clear_of_knots(z, intervals):
 )
 @pytest.mark.parametrize("intervals", [40_000, 100_000, 99_999, 1_000_000])
 @pytest.mark.parametrize("kind", ["narrow", "wide", "beyond", "outside", "masked"])
-@pytest.mark.parametrize("table", ["random", "learned", "steep", "falling"])
+@pytest.mark.parametrize("table", ["random", "learned", "steep", "falling", "far"])
 def test_gradient(library, table, kind, intervals, dtype, pitch):
     z, values, expected, share, factor = problem(kind, table, intervals)
     dz = found(library, z, values, expected, share, factor, dtype, pitch)
     clear = clear_of_knots(z, intervals)
     assert clear.mean() > 0.5
-    # Half a step of the dtype; the slope's 2^-12 and the value's 2^-13 log 2; and what float32 knows of f:
+    # Half a step of the dtype; what words are off, 2^-13 and a bit; and what float32 knows of f:
     # the logit and the knots to their spacing, times the slope, and f itself to its own.
     index = np.clip(np.floor((z + BOUND) * (intervals / (2 * BOUND))), 0, intervals - 1).astype(int)
     steep = np.abs(np.diff(values) * (intervals / (2 * BOUND)))[index]
@@ -123,7 +145,7 @@ def test_gradient(library, table, kind, intervals, dtype, pitch):
     size = np.abs(expected.dz)
     size[TARGET >= 0, TARGET[TARGET >= 0]] += (share * steep[range(ROWS), TARGET])[TARGET >= 0]
     smallest = 2.0**-25 if dtype == torch.float16 else 1e-38
-    allowed = np.abs(expected.dz) * DTYPES[dtype] + size * (2.0**-12 + 9e-5 + of_f) + smallest
+    allowed = np.abs(expected.dz) * DTYPES[dtype] + size * (2.0**-13 + 6e-5 + of_f) + smallest
     assert (np.abs(dz - expected.dz) <= allowed)[clear].all()
     assert (dz[2] == 0.0).all()  # ignored
     if kind == "masked":
@@ -134,7 +156,7 @@ def test_gradient(library, table, kind, intervals, dtype, pitch):
 @pytest.mark.parametrize("table", ["random", "learned"])
 @pytest.mark.parametrize("kind", ["narrow", "wide"])
 def test_rounding_the_result_hides_the_table(library, kind, table, dtype):
-    """The error against that of the exact gradient rounded once: nothing in bfloat16, little in float16."""
+    """The error against that of the exact gradient rounded once: no more than a hundredth of it."""
     z, values, expected, share, factor = problem(kind, table, 100_000)
     factor, share = 256.0 * factor, 256.0 * share  # where float16 has all its bits
     exact = 256.0 * expected.dz
@@ -143,7 +165,7 @@ def test_rounding_the_result_hides_the_table(library, kind, table, dtype):
     rounded = torch.from_numpy(exact).to(dtype).double().numpy()
     error, unavoidable = (x[keep] / exact[keep] - 1.0 for x in (dz, rounded))
     ratio = np.sqrt(np.mean(error**2) / np.mean(unavoidable**2))
-    assert ratio <= {torch.bfloat16: 1.003, torch.float16: 1.13}[dtype]
+    assert ratio <= {torch.bfloat16: 1.0001, torch.float16: 1.003}[dtype]
 
 
 @pytest.mark.parametrize("pitch", [PACKED, ALIGNED], ids=["packed", "aligned"])

@@ -64,7 +64,7 @@ def found(library, z, values, target, pitch=None, dense=False):
     memory[:] = np.nan
     memory.reshape(rows, pitch)[:, :words] = z
     pairs = np.stack([values[:-1], np.diff(values) * (intervals / (2 * BOUND))], 1).astype(np.float32)
-    codes, bases = map(compressed.on_16_bytes, compressed.compress(values, BOUND, compressed.GENTLE))
+    codes, bases = map(compressed.on_16_bytes, compressed.compress(values, BOUND))
     inside = np.abs(z[0]) <= BOUND
     middle = (np.mean(z[0], where=inside) if inside.any() else 0.0) + BOUND
     window = np.array([0, middle * intervals / (2 * BOUND)], np.int32)
@@ -104,7 +104,7 @@ def test_statistics(library, table, kind, intervals, pitch):
     top, total, f_word = found(library, z, values, target, pitch)
     lse, right_f_word, highest = expected_of(z, values, target)
     float32 = known(z, values)
-    coarse = compressed.value_error(values, *compressed.compress(values, BOUND, compressed.GENTLE))
+    coarse = compressed.value_error(values, *compressed.compress(values, BOUND))
     assert coarse <= 5.5e-6
     assert (np.abs(f_word - right_f_word) <= float32).all()
     assert (np.abs(top - highest) <= coarse + float32).all()

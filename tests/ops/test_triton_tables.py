@@ -50,20 +50,19 @@ def test_knot_values_have_second_derivatives():
 @pytest.mark.parametrize("intervals", [2, 3, 127, 5000, 5001])
 def test_a_compressed_table_is_read_back(intervals, bound):
     """Slopes to 2^-12 and values to 2^-13 of their group's rise, unless they are marked as not held."""
-    from uncork.ops.triton.compressed import STEEP, compress
+    from uncork.ops.triton.compressed import compress
 
     random = np.random.default_rng(0)
     slopes = 10.0 ** random.uniform(-6.0, 3.0, intervals)
     slopes[random.random(intervals) < 0.1] = 0.0
     slopes[random.random(intervals) < 0.01] *= -1.0
-    slopes[intervals // 2 :] = np.minimum(slopes[intervals // 2 :], 2.0)
     step = 2.0 * bound / intervals
+    slopes[intervals // 2 :] = np.minimum(slopes[intervals // 2 :], 0.05 / (32 * step))  # gentle
     knots = np.concatenate([[0.0], np.cumsum(slopes * step)]) - bound
     pairs = torch.empty(intervals, 2, device=DEVICE)
     on_device = torch.from_numpy(knots).to(DEVICE)
-    codes, bases = (
-        x.cpu().numpy() for x in compress(on_device, bound, STEEP, pairs.view(torch.int64).squeeze(1))
-    )
+    both_words = pairs.view(torch.int64).squeeze(1)
+    codes, bases = (x.cpu().numpy() for x in compress(on_device, bound, both_words))
     both = np.stack([knots[:-1], np.diff(knots) / step], 1)
     np.testing.assert_allclose(pairs.cpu().numpy(), both, rtol=3e-7, atol=1e-38)
     assert len(codes) % 128 == 0 and len(bases) == len(codes) // 32
@@ -79,9 +78,41 @@ def test_a_compressed_table_is_read_back(intervals, bound):
     allowed = 2.0**-13 * rise * 1.02 + 4e-7 * np.abs(right)
     assert (np.abs(value - right) <= allowed)[held].all()
     assert (np.abs(slope - np.abs(slopes)) <= 1.001 * 2.0**-12 * slopes + 1e-38)[held].all()
-    # Held is all but what falls, the ends, and groups that rise by 2 units of log2(e) f or so.
+    # Held is all but what falls, the ends, and groups that rise by 1/8 of log2(e) f or so.
     inner = (np.arange(intervals) > 0) & (np.arange(intervals) < intervals - 1)
-    assert held[inner & (slopes >= 0) & (1.01 * rise + 2.0**-11 * np.abs(right) < 1.38)].all()
+    assert held[inner & (slopes >= 0) & (1.01 * rise + 2.0**-11 * np.abs(right) < 1.38 / 16)].all()
+    assert held.any() or bound > 2.0 or intervals < 100  # such knots are too high, or too far apart
+
+
+@pytest.mark.parametrize("bound", [20.0, 1.3])
+@pytest.mark.parametrize("intervals", [2, 3, 127, 5000, 5001])
+def test_growth_of_the_exponential_is_read_back(intervals, bound):
+    """exp(f - reference) f' in the middle of each interval to 2^-16 and its rise to 2^-14, unless not held."""
+    from uncork.ops.triton.growth import growth
+
+    step = 2.0 * bound / intervals
+    rise = np.abs(np.random.default_rng(0).normal(0.0, 0.02, intervals)) * min(1.0, 200.0 * step)
+    rise[::5], rise[1::7], rise[3::50] = 0.0, 0.0311, 0.2  # flat, steep and too steep
+    rise[intervals // 2 + 1 :: 11] *= -1.0
+    knots = np.concatenate([[-bound], -bound + np.cumsum(rise)])
+    words = growth(torch.from_numpy(knots).to(DEVICE), bound).cpu().numpy()
+    padded = -(-intervals // 4) * 4
+    assert len(words) == padded + 4
+    reference, *ones = words[padded:].view(np.float32)
+    assert reference == np.float32(knots[intervals // 2]) and ones == [1.0, 1.0, 1.0]
+    found = words[:intervals].view(np.float32).astype(float)
+    inner = (np.arange(intervals) > 0) & (np.arange(intervals) < intervals - 1)
+    above = 0.5 * (knots[1:] + knots[:-1]) - knots[intervals // 2]
+    right = rise / step * np.exp(above)
+    held = (
+        inner & (rise >= 0.0) & (rise < 255.5 / 8192) & ((rise == 0.0) | ((right > 1e-30) & (right < 1e30)))
+    )
+    assert np.array_equal(~np.isnan(found), held) and np.isnan(words[intervals:padded].view(np.float32)).all()
+    assert (
+        held.any() or bound > 2.0 or intervals < 100
+    )  # such knots are too high, or too far apart == (intervals > 2)
+    assert (np.abs(found - right) <= 2.0**-16 * right)[held].all()
+    assert (np.abs((words[:intervals] & 255) / 8192 - rise) <= 2.0**-14)[held].all()
 
 
 @pytest.mark.parametrize(("words", "apart"), [(4001, 1), (4096, 1), (4097, 2), (9001, 3)])

@@ -126,6 +126,12 @@ static inline float __int_as_float(unsigned v) { float f; memcpy(&f, &v, 4); ret
 static inline float __uint_as_float(unsigned v) { return __int_as_float(v); }
 static inline int __float_as_int(float f) { int v; memcpy(&v, &f, 4); return v; }
 static inline unsigned __float_as_uint(float f) { unsigned v; memcpy(&v, &f, 4); return v; }
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned found = 0;
+    for (int i = 0; i < 4; i++) found |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return found;
+}
 static inline float __fadd_rd(float a, float b) {
     const float sum = (float)((double)a + b);
     return (double)sum > (double)a + b ? std::nextafterf(sum, -INFINITY) : sum;

@@ -9,28 +9,16 @@
  * An interval for which this is too coarse has a code whose slope is NaN, and is read from the pairs: the first and
  * the last, where f goes on without end, and those too steep.
  */
+#include "power.cu"
+
 #define GROUP 32
 #define MISSING 0xff8003ffu /* a code whose slope is NaN */
-#define LOG2_E 1.44269504f
-#define LOG2_E_REST 1.92596299e-8f
-#define LN_2 0.69314718f
 
 __device__ __forceinline__ float coded_slope(unsigned code) {
     return fabsf(__uint_as_float(code << 21 | code >> 11));
 }
 __device__ __forceinline__ float coded_value(unsigned code, unsigned base) {
     return __uint_as_float(base) + __uint_as_float(base << 23 | (code & 0x7ffc00u));
-}
-
-/* 2^x; what is too small for a normal float32 is 0. */
-__device__ __forceinline__ float power_of_2(float x) {
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
 }
 
 /* Codes and then bases of a window, a multiple of 128 intervals as is its origin; behind each what stands for everything

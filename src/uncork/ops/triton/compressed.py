@@ -16,9 +16,9 @@ GROUP, PIECE = 32, 128
 # In half precision the rounding of the result hides that of the table.
 DTYPES = (torch.bfloat16, torch.float16)
 # The steepest groups that are held, by the power of 2, plus 127, that their rise stays below. A value is
-# right to 2^-14 of it: to 2^-13, which bfloat16 hides; or to 2^-17, which is little to TF32 and to sums per
-# knot, and 2^-19 with slopes near 1 and the 100,000 knots of PLIF.
-STEEP, GENTLE = 128, 124
+# right to 2^-14 of it: to 2^-17, which is little to TF32 and to sums per knot, and 2^-19 with slopes near 1
+# and the 100,000 knots of PLIF.
+STEEPEST = tl.constexpr(124)
 # Tables with fewer intervals fit a cache as they are, and with wider ones are not held.
 MANY, NARROW = 32_768, 1e-3
 
@@ -31,8 +31,6 @@ def compress_kernel(
     pairs_ptr,
     intervals,
     per_step,
-    steepest,
-    WANT_PAIRS: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
 ):
@@ -67,13 +65,12 @@ def compress_kernel(
     # The slope is read with the number's first bits behind its own: round it to the nearest of those.
     bits = (slope.to(tl.int32, bitcast=True) - (number >> 1) + 2048) >> 12
     # Too steep: a step of the number would show in the result. At the ends f goes on, far from the knot.
-    fine = (exponent <= steepest) & (slope >= 0.0) & (slope < 1e30)
+    fine = (exponent <= STEEPEST) & (slope >= 0.0) & (slope < 1e30)
     fine = fine & (index > 0) & (index < intervals - 1)
     bits = tl.where(fine, tl.maximum(bits, 0), 0x7FFFF)
     tl.store(code_ptr + index, (number << 10) | (bits >> 9) | ((bits & 511) << 23))
     tl.store(base_ptr + group[:, None], base)
-    if WANT_PAIRS:
-        tl.store(pairs_ptr + index, pair_of(left, right, per_step), mask=index < intervals)
+    tl.store(pairs_ptr + index, pair_of(left, right, per_step), mask=index < intervals)
 
 
 def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
@@ -83,17 +80,15 @@ def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
     return rounded and MANY <= intervals <= 2**21 and 2.0 * bound / intervals <= NARROW
 
 
-def compress(
-    knot_values: Tensor, bound: float, steepest: int, pairs: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Codes and bases, up to a multiple of PIECE intervals; and `pairs`, in the same launch, if given."""
+def compress(knot_values: Tensor, bound: float, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and bases, up to a multiple of PIECE intervals; and `pairs`, in the same launch."""
     intervals = knot_values.numel() - 1
     padded = -(-intervals // PIECE) * PIECE
     codes = knot_values.new_empty(padded, dtype=torch.int32)
     bases = knot_values.new_empty(padded // GROUP, dtype=torch.int32)
     compress_kernel[(padded // PIECE,)](
-        knot_values, codes, bases, codes if pairs is None else pairs, intervals, intervals / (2.0 * bound),
-        steepest, WANT_PAIRS=pairs is not None, GROUPS=PIECE // GROUP, GROUP=GROUP,
+        knot_values, codes, bases, pairs, intervals, intervals / (2.0 * bound),
+        GROUPS=PIECE // GROUP, GROUP=GROUP,
     )  # fmt: skip
     return codes, bases
 

@@ -56,7 +56,7 @@ class KernelPass(AbstractPass):
         pairs = knot_values.new_empty(self.intervals, dtype=torch.int64)
         worth = compressed.worth_it(problem.latent_NKD.dtype, self.intervals, bound)
         if worth and isinstance(self.sums, SharedSums):
-            self.sums.read_from(*compressed.compress(knot_values, bound, compressed.GENTLE, pairs))
+            self.sums.read_from(*compressed.compress(knot_values, bound, pairs))
             if abs(problem.ignore_index) < 2**31:
                 self.row_stats = RowStats(self.sums, pairs)
         else:

@@ -1,4 +1,4 @@
-"""dL/dz of long rows in half precision, with a window of the table, compressed, in shared memory.
+"""dL/dz of long rows in half precision, with a window of a table of its own in shared memory.
 
 The CUDA source says how; here the kernel is launched.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uncork.ops.triton import nvrtc
-from uncork.ops.triton.compressed import STEEP, compress, shared_bytes, window_width
+from uncork.ops.triton.growth import PIECE, growth
 from uncork.ops.triton.window_sums import OUTPUTS, WindowSums
 
 
@@ -18,21 +18,21 @@ THREADS, EACH = 1024, 8
 
 
 class RowGradient:
-    """The compressed table, and the gradient it gives; `way` of the sums is "before"."""
+    """The table, and the gradient it gives; `way` of the sums is "before"."""
 
     def __init__(self, knot_values: Tensor, pairs: Tensor, bound: float) -> None:
         self.pairs, self.bound, self.intervals = pairs, bound, len(pairs)
-        device = pairs.device
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-        self.width = window_width(self.intervals, room)
-        self.codes, self.bases = compress(knot_values, bound, STEEP)
+        self.words = growth(knot_values, bound)
+        room = torch.cuda.get_device_properties(pairs.device).shared_memory_per_block_optin // 4
+        # A piece stands for what is outside the window.
+        self.width = min(room // PIECE * PIECE, len(self.words)) - PIECE
 
     def write(
         self, logits_NKV: Tensor, dlogits_NKV: Tensor, target: Tensor, stats: Tensor, sums: WindowSums
     ) -> None:
         """dL/dz over the logits, from the token kernel's statistics and around the window of the sums."""
         tokens, _, words = logits_NKV.shape
-        shared = shared_bytes(self.width)
+        shared = 4 * (self.width + PIECE)
         # Four logits at a time where every row starts at a multiple of 16 bytes.
         aligned = logits_NKV.stride(1) % 4 == 0 and logits_NKV.storage_offset() % 4 == 0
         _kernel(dlogits_NKV.dtype, aligned, shared, logits_NKV.device.index)(
@@ -40,7 +40,7 @@ class RowGradient:
             (THREADS, 1, 1),
             [
                 logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), target, stats,
-                self.pairs, self.codes, self.bases, sums.window, min(sums.width, self.intervals), self.width,
+                self.pairs, self.words, sums.window, min(sums.width, self.intervals), self.width,
                 tokens, words, self.intervals, float(self.bound),
             ],
             shared_mem=shared,

@@ -78,7 +78,7 @@ struct Outside {
             read_tile(x, row, start, words);
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
-                const bool counted = window.counts(x[q], window.units(x[q]));
+                const bool counted = window.counts(window.units(x[q]));
                 const bool chosen = !counted && x[q] != NEGATIVE_INFINITY;
                 const int i = table.locate(chosen ? x[q] : 0.0f, offset);
                 const float f = table.value(i, offset);
@@ -137,7 +137,8 @@ __device__ __forceinline__ float sum_intervals(const Window &window, const Table
                 found += (int)number;
             }
             /* An empty interval may be so far above the peak that its exponential is infinite, and 0 times it NaN. */
-            const float a = pair[q].y * table.step, scale = expf(fminf(fmaf(0.5f, a, pair[q].x) - peak, 80.0f));
+            const float a = pair[q].y * table.step, above = fminf(fmaf(0.5f, a, pair[q].x) - peak, 80.0f);
+            const float scale = power_of_2(above * LOG2_E);
             /* With sum t^2 = t - n/6, as for places spread evenly: off by less than a/6 of an interval. */
             const float right = scale * fmaf(a, 0.5f * t - n * (1.0f / 6.0f), t);
             const float both = scale * (fmaf(a, t - 0.5f * n, n) + a * a * n * (1.0f / 24.0f));
@@ -189,9 +190,12 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
     const int origin = placed[0], lead = min(max((placed[1] - origin) / BATCH - BATCHES / 4, 0), BATCHES / 2) * BATCH;
     const Table table = {pairs, (float)bound_, (float)(2.0 * bound_ / intervals), (float)(intervals / (2.0 * bound_)),
                          0.5f * intervals, (float)(intervals - 1)};
-    Window window = {held, 0u, carry, (float)(intervals / (2.0 * bound_)) * (1u << UNIT_BITS), 0, 0, 0};
+    Window window = {held, 0u, 0u, 0u, carry, (float)(intervals / (2.0 * bound_)) * (1u << UNIT_BITS), 0, 0, 0};
 #ifdef __CUDA_ARCH__
+    __shared__ unsigned nowhere[32];
     window.address = __shfl_sync(ALL, (unsigned)__cvta_generic_to_shared(held), 0);
+    window.nowhere = (unsigned)__cvta_generic_to_shared(nowhere + lane);
+    window.packed = (1u << PLACE_BITS) + (unsigned)(rows < 0); /* never, which the compiler does not know */
 #endif
     const float z_loss = (float)z_loss_;
     float *const list = (float *)held + WIDTH + warp * LISTED, *const mine = staging + (long long)blockIdx.x * WIDTH;
@@ -208,6 +212,7 @@ table_counts(const float *z, int z_stride, const long long *target, const float 
         bool apart = crowded; /* a word for each integer */
         if (!apart) window.choose(0, WIDTH - 1, origin, intervals);
         Tally tally = {NEGATIVE_INFINITY, 0, 0};
+#pragma unroll 2
         for (int tile = 0; tile < tiles; tile++) {
             float x[EACH];
 #pragma unroll

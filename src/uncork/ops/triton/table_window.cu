@@ -1,4 +1,5 @@
 /* What table_counts.cu counts with: the table, a window of its intervals in shared memory, and a tile of logits. */
+#include "power.cu"
 #include "spill.cu"
 
 #ifndef THREADS
@@ -45,16 +46,16 @@ struct Table {
 /* The window, the words its integers are in, and what its intervals hand on to the knot after their batch. */
 struct Window {
     unsigned *held;
-    unsigned address; /* of these words: from a pointer it would be made anew for each logit */
+    unsigned address, nowhere; /* of these words, and of one that is not read: from pointers they would be made anew */
+    unsigned packed;           /* the number 1 in a word; a constant would be moved to a register for every logit */
     float *carry;
     float scale;           /* of a logit, to units */
     int zero, first, reach; /* the unit of a logit of 0 from the first interval counted, that one, and how many are */
 
     /* A logit's place in units from the first interval counted. Conversion saturates, and far from any window. */
     __device__ __forceinline__ unsigned units(float z) const { return (unsigned)__float2int_rn(z * scale) + zero; }
-    __device__ __forceinline__ bool counts(float z, unsigned units) const {
-        return units < (unsigned)reach << UNIT_BITS && z == z; /* NaN would have the place of 0 */
-    }
+    /* NaN has the place of 0, but the highest logit of its row is NaN too. */
+    __device__ __forceinline__ bool counts(unsigned units) const { return units < (unsigned)reach << UNIT_BITS; }
     /* The table's intervals from `from` on, of this window that starts at `origin`. */
     __device__ __forceinline__ void choose(int from, int most, int origin, int intervals) {
         first = from;
@@ -74,21 +75,21 @@ struct Window {
     template <bool APART> __device__ __forceinline__ unsigned count(float z) const {
         const unsigned at = units(z), interval = at >> UNIT_BITS, places = at & ((1u << UNIT_BITS) - 1u);
 #ifdef __CUDA_ARCH__
-        if (!APART) { /* without a branch */
+        if (!APART) { /* without a branch: what is outside is added where nobody looks */
             unsigned outside;
-            asm volatile("{\n\t.reg .pred p;\n\t"
+            asm volatile("{\n\t.reg .pred p;\n\t.reg .u32 to;\n\t"
                          "setp.lt.u32 p, %1, %2;\n\t"
-                         "setp.num.and.f32 p, %3, %3, p;\n\t"
-                         "@p red.shared.add.u32 [%4], %5;\n\t"
+                         "selp.u32 to, %3, %4, p;\n\t"
+                         "red.shared.add.u32 [to], %5;\n\t"
                          "vote.sync.ballot.b32 %0, !p, 0xffffffff;\n\t}"
                          : "=r"(outside)
-                         : "r"(at), "r"(reach << UNIT_BITS), "f"(z), "r"(address + 4u * interval),
-                           "r"((1u << PLACE_BITS) | places)
+                         : "r"(at), "r"(reach << UNIT_BITS), "r"(address + 4u * interval), "r"(nowhere),
+                           "r"(packed | places)
                          : "memory");
             return outside;
         }
 #endif
-        const bool counted = counts(z, at);
+        const bool counted = counts(at);
         if (counted) add<APART>(interval, 1u, places);
         return __ballot_sync(ALL, !counted);
     }
@@ -110,8 +111,18 @@ __device__ __forceinline__ unsigned warp_sum(unsigned v) {
     return v;
 #endif
 }
+/* NaN if one of them is. */
+__device__ __forceinline__ float higher(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+#else
+    return isnan(a) ? a : a < b || isnan(b) ? b : a;
+#endif
+}
 __device__ __forceinline__ float warp_max(float v) {
-    for (int lane = 16; lane > 0; lane >>= 1) v = fmaxf(v, __shfl_xor_sync(ALL, v, lane));
+    for (int lane = 16; lane > 0; lane >>= 1) v = higher(v, __shfl_xor_sync(ALL, v, lane));
     return v;
 }
 
@@ -147,8 +158,8 @@ __device__ __forceinline__ void count_crowded(const float (&x)[EACH], const Wind
     for (int q = 0; q < EACH; q++) {
         const unsigned units = window.units(x[q]), places = units & ((1u << UNIT_BITS) - 1u);
         const int interval = (int)(units >> UNIT_BITS), lead = __shfl_sync(ALL, interval, 0);
-        const bool counted = window.counts(x[q], units);
-        tally.highest = fmaxf(tally.highest, x[q]);
+        const bool counted = window.counts(units);
+        tally.highest = higher(tally.highest, x[q]);
         if (__all_sync(ALL, counted && interval == lead)) {
             const unsigned sum = warp_sum(places);
             if ((threadIdx.x & 31) == 0) window.add<APART>(interval, 32u, sum);
@@ -166,10 +177,14 @@ __device__ __forceinline__ void count_tile(const float (&x)[EACH], const Window 
         count_crowded<APART>(x, window, list, tally);
         return;
     }
+    unsigned outside[EACH], any = 0u;
 #pragma unroll
     for (int q = 0; q < EACH; q++) {
-        tally.highest = fmaxf(tally.highest, x[q]);
-        const unsigned outside = window.count<APART>(x[q]);
-        if (outside != 0u) list_outside(x[q], outside, list, tally);
+        tally.highest = higher(tally.highest, x[q]);
+        any |= outside[q] = window.count<APART>(x[q]);
     }
+    if (any == 0u) return;
+#pragma unroll
+    for (int q = 0; q < EACH; q++)
+        if (outside[q] != 0u) list_outside(x[q], outside[q], list, tally);
 }
