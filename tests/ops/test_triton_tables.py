@@ -87,7 +87,7 @@ def test_a_compressed_table_is_read_back(intervals, bound):
 @pytest.mark.parametrize("bound", [20.0, 1.3])
 @pytest.mark.parametrize("intervals", [2, 3, 127, 5000, 5001])
 def test_growth_of_the_exponential_is_read_back(intervals, bound):
-    """exp(f - reference) f' in the middle of each interval to 2^-16 and its rise to 2^-14, unless not held."""
+    """exp(f - reference) f' in the middle of intervals to 2^-16 and their rise to 2^-14, unless not held."""
     from uncork.ops.triton.growth import growth
 
     step = 2.0 * bound / intervals

@@ -13,7 +13,7 @@ BLOCK = 1024
 
 @triton.jit
 def growth_kernel(knot_ptr, word_ptr, intervals, padded, per_step, BLOCK: tl.constexpr, PIECE: tl.constexpr):
-    """exp(f - reference) f' in the middle of each interval, as the bits of a float32 with its rise in the last."""
+    """exp(f - reference) f' in the middle of each interval: a float32 with its rise in the last bits."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = tl.minimum(index, intervals - 1)
     left = tl.load(knot_ptr + known)

@@ -137,11 +137,12 @@ __device__ __forceinline__ float sum_intervals(const Window &window, const Table
                 found += (int)number;
             }
             /* An empty interval may be so far above the peak that its exponential is infinite, and 0 times it NaN. */
-            const float a = pair[q].y * table.step, above = fminf(fmaf(0.5f, a, pair[q].x) - peak, 80.0f);
+            const float half_a = pair[q].y * (0.5f * table.step), above = fminf((pair[q].x + half_a) - peak, 80.0f);
             const float scale = power_of_2(above * LOG2_E);
-            /* With sum t^2 = t - n/6, as for places spread evenly: off by less than a/6 of an interval. */
-            const float right = scale * fmaf(a, 0.5f * t - n * (1.0f / 6.0f), t);
-            const float both = scale * (fmaf(a, t - 0.5f * n, n) + a * a * n * (1.0f / 24.0f));
+            /* t + a (t/2 - n/6): with sum t^2 = t - n/6, as for places spread evenly, off by less than a/6 of an
+             * interval; and n + a (t - n/2) + a^2 n/24. */
+            const float right = scale * fmaf(half_a, fmaf(n, -1.0f / 3.0f, t), t);
+            const float both = scale * fmaf(half_a, fmaf(half_a * n, 1.0f / 6.0f, fmaf(2.0f, t, -n)), n);
             total += both;
             const float neighbour = __shfl_sync(ALL, right, (lane + 31) & 31); /* lane 0 gets its turn's last */
             window.held[start + 32 * q] = __float_as_uint((both - right) + (lane == 0 ? before : neighbour));
