@@ -141,7 +141,9 @@ def chunk_products(problem: Problem) -> Step:
     x, weight = problem["hidden"].detach(), problem["weight"].detach()
     chunks = x.split(chunked.FEWEST_ROWS)
     logits = x.new_empty(len(chunks[0]), len(weight), dtype=torch.float32)
-    gradient = (chunks[0] @ weight.T).softmax(1)  # as small as it would be: what products take depends on it
+    # On the memory of float32 logits, and as small as it would be: what products take depends on both.
+    gradient = x.new_empty(len(chunks[0]), 2 * len(weight))[:, : len(weight)]
+    gradient.copy_((chunks[0] @ weight.T).softmax(1))
     dx, dweight = torch.empty_like(x).split(chunked.FEWEST_ROWS), torch.empty_like(weight)
 
     def step() -> None:
