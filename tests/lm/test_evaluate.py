@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from uncork.lm import HeadConfig, batchify, build_corpus, build_model, generate
-from uncork.lm.evaluate import cache_evaluation, dynamic_evaluation, evaluate, reading_length
+from uncork.lm.evaluate import cache_evaluation, dynamic_evaluation, evaluate, nll_by_part, reading_length
 
 
 @pytest.fixture(params=["softmax", "mixture"])
@@ -38,6 +38,22 @@ def test_perplexity_two_ways(trained, length):
     assert score.predictions == log_p_TB.numel() == 132 * 3
     assert score.nll == pytest.approx(-log_p_TB.mean().item(), rel=1e-6)
     assert score.perplexity == pytest.approx(math.exp(-log_p_TB.mean().item()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("parts", "of_each"), [(12, 4), (13, 4), (2, 1), (10_000, 132)])
+def test_parts_of_a_text_are_scored_in_its_order(trained, parts, of_each):
+    """Each stream is a third of the text, and has a third of the parts."""
+    model, corpus = trained
+    stream_TB = batchify(corpus.valid[:400], 3)
+    model.train()
+    found = nll_by_part(model, stream_TB, 7, parts)
+    assert model.training
+    log_p_TB = log_probabilities(model, stream_TB)
+    right = [-part.mean().item() for b in range(3) for part in log_p_TB[:, b].tensor_split(of_each)]
+    assert found == pytest.approx(right, rel=1e-5) and len(found) == 3 * of_each
+    assert sum(found) / len(found) == pytest.approx(
+        evaluate(model, stream_TB, 7).nll, rel=1e-5
+    )  # equal parts
 
 
 @pytest.mark.parametrize(("streams", "steps"), [(1, 4096), (10, 409), (80, 70)])

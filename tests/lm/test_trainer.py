@@ -16,6 +16,7 @@ from uncork import results
 from uncork.lm import FunctionConfig, HeadConfig, Interrupted, evaluate, load_run, train
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.corpus import batchify
+from uncork.lm.evaluate import nll_by_part
 from uncork.lm.trainer import draw_length, mask_seed
 
 
@@ -68,6 +69,10 @@ def test_the_saved_model_is_the_one_that_was_scored(make_config, tmp_path):
     corpus = build_corpus(config.data)
     assert list(corpus.words) == words
     assert evaluate(model, batchify(corpus.test, 4), 20).nll == pytest.approx(result["test_nll"], rel=1e-9)
+    assert nll_by_part(model, batchify(corpus.test, 4), 20) == pytest.approx(
+        result["test_nll_parts"], rel=1e-6
+    )
+    assert len(result["test_nll_parts"]) == len(result["valid_nll_parts"]) == 100
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -210,6 +210,51 @@ def test_the_verdict_says_where_valid_disagrees():
     assert "; valid +0.50)" in first
 
 
+def parts_story(shift):
+    """Seeds agree that PLIF is 2 lower; its parts of the text are lower by `shift` times 1, 2, 3 and 4."""
+    records = story()
+    for record in records:
+        softmax = [4.1, 4.0, 4.2, 4.1]
+        learned = record["config"]["name"] == "penn_plif"
+        lower = [shift * n for n in (1, 2, 3, 4)] if learned else [0.0] * 4
+        noise = 0.001 * record["config"]["seed"]
+        record["result"]["test_nll_parts"] = [a - b + noise for a, b in zip(softmax, lower, strict=True)]
+    return only(*records)
+
+
+def test_a_difference_is_clear_only_if_it_is_over_text_too():
+    trial = parts_story(0.01)
+    found = compare.to_softmax(trial)["PLIF from the identity"]
+    gaps = [-0.01, -0.02, -0.03, -0.04]
+    half = stats.t.ppf(0.975, 3) * stdev(gaps) / 2.0
+    assert found.over_text is not None
+    per_nat = 60.0  # softmax's perplexity
+    expected = [per_nat * (mean(gaps) - half), per_nat * (mean(gaps) + half)]
+    assert [found.over_text.low, found.over_text.high] == pytest.approx(expected)
+    assert found.over_text.p == pytest.approx(stats.ttest_1samp(gaps, 0.0)[1])
+    assert found.p < 0.05 / 9 < found.over_text.p < 0.05 and found.worst_p == found.over_text.p
+    verdict = reading.verdict(trial)
+    assert verdict[0].startswith("PLIF from the identity: perhaps lower than softmax, not clearly (-2.00, ")
+    assert f"over text {expected[0]:+.2f} to {expected[1]:+.2f})" in verdict[0]
+    assert "must leave no doubt" in verdict[-1]
+    table = tables.control_table(trial, compare.count(trial))
+    assert table is not None and "p over text" in table.columns
+    first = dict(zip(table.columns, (text for text, _ in table.rows[0]), strict=True))
+    assert first["p"] != first["p over text"] and first["p below 0.0056"] == "no"
+
+
+def test_without_scores_of_parts_nothing_is_said_of_text():
+    for records in (
+        story(),
+        [*story()[:-1], story()[-1] | {"result": story()[-1]["result"] | {"test_nll_parts": [4.0]}}],
+    ):
+        trial = only(*records)
+        assert all(found.over_text is None for found in compare.to_softmax(trial).values())
+        assert "over text" not in " ".join(reading.verdict(trial)).lower()
+        table = tables.control_table(trial, 9)
+        assert table is not None and "p over text" not in table.columns
+
+
 def test_missing_controls_are_named():
     trial = only(*(record for record in story() if "plif_frozen" not in record["config"]["name"]))
     text = " ".join(reading.verdict(trial))

@@ -63,6 +63,25 @@ def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score
     return _score(total, stream_TB)
 
 
+# Parts of a text whose scores a result keeps, so that models can be compared over text, not over seeds alone.
+PARTS = 100
+
+
+@torch.no_grad()
+def nll_by_part(model: LanguageModel, stream_TB: Tensor, length: int = 70, parts: int = PARTS) -> list[float]:
+    """Mean negative log-likelihood of equal parts of the text in its order, about so many."""
+    found, states = [], None
+    with evaluation_mode(model):
+        for tokens_TB, target_TB in windows(stream_TB, length):
+            features = model.encoder(tokens_TB, states)
+            states = features.states
+            found.append(model.nll(features, target_TB, "none").double())
+    nll_TB = torch.cat(found)
+    of_each_stream = min(max(1, parts // nll_TB.shape[1]), len(nll_TB))
+    means_PB = torch.stack([part.mean(0) for part in nll_TB.tensor_split(of_each_stream)])
+    return means_PB.T.flatten().tolist()
+
+
 def dynamic_evaluation(
     model: LanguageModel,
     train_TB: Tensor,

@@ -18,7 +18,7 @@ from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
 from uncork.lm.config import Config, DataConfig
 from uncork.lm.corpus import batchify
-from uncork.lm.evaluate import evaluate, reading_length
+from uncork.lm.evaluate import evaluate, nll_by_part, reading_length
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
 from uncork.lm.lock import folder_lock
@@ -181,6 +181,8 @@ def _train(
     test_length = reading_length(test_TB, config.data.bptt)
     valid, test = evaluate(model, valid_TB, valid_length), evaluate(model, test_TB, test_length)
     result = make_result(config, model, at.step, at.epoch, valid, test, folder) | way._asdict()
+    result["valid_nll_parts"] = nll_by_part(model, valid_TB, valid_length)
+    result["test_nll_parts"] = nll_by_part(model, test_TB, test_length)
     result["learned_function"] = learned_function(config, model, valid_TB)
     if world.is_first:
         write_json(folder / "result.json", result)

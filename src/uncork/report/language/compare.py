@@ -21,7 +21,8 @@ CONTROLS = {
 class Difference:
     """Mean test perplexity of `arm` minus that of `control`; below zero the arm is better.
 
-    That of valid has no test: epochs and settings are chosen by it.
+    That of valid has no test: epochs and settings are chosen by it. Seeds tell how much training varies;
+    `over_text` tells how much texts do, where the runs have scores of parts of the test text.
     """
 
     arm: Arm
@@ -31,10 +32,41 @@ class Difference:
     low: float
     high: float
     p: float
+    over_text: "OverText | None" = None
+
+    @property
+    def worst_p(self) -> float:
+        """Over seeds or over text, whichever leaves more doubt."""
+        return self.p if self.over_text is None else max(self.p, self.over_text.p)
 
     @property
     def pair(self) -> tuple[str, str]:
         return self.arm.label, self.control.label
+
+
+@dataclass(frozen=True)
+class OverText:
+    """The interval of the same difference over parts of the text, and p, of a paired t-test."""
+
+    low: float
+    high: float
+    p: float
+
+
+def over_text(arm: Arm, control: Arm) -> OverText | None:
+    """None where a run has no scores of parts, or where no part differs from another."""
+    from scipy import stats
+
+    own, other = arm.parts, control.parts
+    if own is None or other is None or len(own) != len(other):
+        return None
+    gaps = [a - b for a, b in zip(own, other, strict=True)]
+    if len(gaps) < 2 or stdev(gaps) == 0.0:
+        return None
+    test: Any = stats.ttest_1samp(gaps, 0.0)
+    low, high = test.confidence_interval(1.0 - LEVEL)
+    per_nat = mean(control.values("test_perplexity"))  # a perplexity's derivative by its logarithm
+    return OverText(per_nat * float(low), per_nat * float(high), float(test.pvalue))
 
 
 def difference(arm: Arm, control: Arm) -> Difference | None:
@@ -48,7 +80,8 @@ def difference(arm: Arm, control: Arm) -> Difference | None:
     low, high = test.confidence_interval(1.0 - LEVEL)
     valid = mean(arm.values("valid_perplexity")) - mean(control.values("valid_perplexity"))
     gap = mean(own) - mean(other)
-    return Difference(arm, control, valid, gap, float(low), float(high), float(test.pvalue))
+    text = over_text(arm, control)
+    return Difference(arm, control, valid, gap, float(low), float(high), float(test.pvalue), text)
 
 
 def mean_difference(trial: Trial, arm: Arm) -> float | None:

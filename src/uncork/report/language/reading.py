@@ -30,6 +30,12 @@ def verdict(trial: Trial) -> list[str]:
             f"{comparisons} comparisons are made on these runs, so one p below {LEVEL} means little: only p "
             f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
         )
+        if any(found.over_text for found in [*tests, *others]):
+            lines.append(
+                "Seeds tell how much training varies, not how much texts do. Over text: the 95 % interval of "
+                "a paired t-test over equal parts of the test text, means over seeds, taken as independent. "
+                "Both must leave no doubt for a difference to be called clear."
+            )
     return lines
 
 
@@ -37,12 +43,14 @@ def _outcome(found: Difference, comparisons: int) -> str:
     better = "lower" if found.mean < 0 else "higher"
     p = f"p = {p_value(found.p)}".replace("= below", "below")
     numbers = f"{found.mean:+.2f}, {found.low:+.2f} to {found.high:+.2f}, {p}; valid {found.valid:+.2f}"
+    if found.over_text:
+        numbers += f"; over text {found.over_text.low:+.2f} to {found.over_text.high:+.2f}"
     name = found.control.label
-    if found.p >= LEVEL:
+    if found.worst_p >= LEVEL:
         return f"not told apart from {name} ({numbers})"
     if found.valid * found.mean < 0:
         name += ", but not on valid"
-    if found.p < LEVEL / comparisons:
+    if found.worst_p < LEVEL / comparisons:
         return f"clearly {better} than {name} ({numbers})"
     return f"perhaps {better} than {name}, not clearly ({numbers})"
 

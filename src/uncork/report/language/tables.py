@@ -65,6 +65,11 @@ def _difference(found: Difference) -> list[str]:
     return [f"{found.mean:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}", p_value(found.p)]
 
 
+def _over_text(found: Difference) -> list[str]:
+    text = found.over_text
+    return [NONE, NONE] if text is None else [f"{text.low:+.2f} to {text.high:+.2f}", p_value(text.p)]
+
+
 def p_value(p: float) -> str:
     return f"{p:.2g}" if p >= 0.0001 else "below 0.0001"
 
@@ -113,11 +118,14 @@ def control_table(trial: Trial, comparisons: int) -> Table | None:
         return None
     level = LEVEL / comparisons
     rows = []
+    over_text = any(found.over_text for found in tests)
     for found in tests:
         names = f"{found.arm.label} against {found.control.label}"
-        row = [names, f"{found.valid:+.2f}", *_difference(found)]
-        rows.append([(text, False) for text in row] + [("yes", True) if found.p < level else ("no", False)])
-    columns = ["perplexity of", "on valid", "on test", "95 % interval", "p", f"p below {level:.2g}"]
+        row = [names, f"{found.valid:+.2f}", *_difference(found), *(_over_text(found) if over_text else [])]
+        clear = ("yes", True) if found.worst_p < level else ("no", False)
+        rows.append([*((text, False) for text in row), clear])
+    columns = ["perplexity of", "on valid", "on test", "95 % interval", "p"]
+    columns += [*(["over text, 95 % interval", "p over text"] if over_text else []), f"p below {level:.2g}"]
     return Table("Learned functions against their controls (Welch's t-test)", columns, rows)
 
 

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from statistics import mean
 from typing import Any
 
 from uncork.report.language.runs import FREE, LABELS, Run, flat
@@ -49,6 +50,14 @@ class Arm:
 
     def values(self, name: str) -> list[float]:
         return [run.result[name] for run in self.runs if run.result]
+
+    @property
+    def parts(self) -> list[float] | None:
+        """Mean over seeds of the test text's parts, in nats; None if a run has none."""
+        found = [(run.result or {}).get("test_nll_parts") for run in self.runs]
+        if not all(found) or len({len(parts) for parts in found if parts}) != 1:
+            return None
+        return [mean(values) for values in zip(*[parts for parts in found if parts], strict=True)]
 
     def spread(self, name: str) -> Spread:
         return spread(self.values(name))
