@@ -138,7 +138,7 @@ def test_what_the_kernels_page_says_of_misses():
     said = [
         f"takes {both[0]:.2f} times our softmax, not 1.15",
         f"At spread 3.5 it takes {ms('large', plif, 'bf16', 3.5):.1f} ms, and its three products, by "
-        f"themselves, {floors[1]:.1f} ms",
+        f"themselves and with the rows of dL/dz next to each other, {floors[1]:.1f} ms",
         f"which is {floors[1] / ms('large', softmax, 'bf16', 3.5):.2f} times all of our softmax",
         f"with logits of 16 bits, take {floors[0]:.1f} ms",
         f"takes {ratio('penn', mos, eager, 'tf32', 0.3):.2f} of the eager one's time, not a third",

@@ -1,10 +1,11 @@
-"""A table compressed as `uncork.ops.triton.compressed` does it, in numpy, and read as its kernel does."""
+"""Tables as `uncork.ops.triton` compresses them, in numpy, and read as the kernels do."""
 
 import numpy as np
 
 
 GROUP, PIECE = 32, 128
 STEEPEST = 124
+MISSING = 0x7FFFFFFF
 
 
 def compress(values: np.ndarray, bound: float) -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +37,25 @@ def read(codes: np.ndarray, bases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     slope = np.abs(((codes << np.uint32(21)) | (codes >> np.uint32(11))).view(np.float32))
     above = ((bases << np.uint32(23)) | (codes & np.uint32(0x7FFC00))).view(np.float32)
     return bases.view(np.float32) + above, slope
+
+
+def growth_words(values: np.ndarray, bound: float) -> np.ndarray:
+    """As `uncork.ops.triton.growth` makes them."""
+    intervals = len(values) - 1
+    rise, reference = np.diff(values), values[intervals // 2]
+    with np.errstate(over="ignore"):
+        growth = (rise * (intervals / (2 * bound)) * np.exp(values[:-1] + 0.5 * rise - reference)).astype(
+            np.float32
+        )
+    units = np.floor(np.clip(rise, -1.0, 1.0) * 8192.0 + 0.5).astype(np.int64)
+    bits = ((growth.view(np.int32) - units + 128) >> 8 << 8) | units
+    fine = ((growth > 1e-30) & (growth < 1e30)) | (rise == 0.0)
+    fine &= (rise >= 0.0) & (units < 256)
+    fine[[0, -1]] = False
+    words = np.full(-(-intervals // 4) * 4, MISSING, np.uint32)
+    words[:intervals] = np.where(fine, bits, MISSING)
+    behind = np.array([reference, 1.0, 1.0, 1.0], np.float32).view(np.uint32)
+    return np.concatenate([words, behind])
 
 
 def on_16_bytes(array: np.ndarray) -> np.ndarray:

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.compressed import on_16_bytes
+from tests.ops.compressed import growth_words, on_16_bytes
 from tests.ops.test_cuda_sources import BOUND, COMPILER, SHIMS, SOURCES, at, right
 
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 ROWS, WORDS, BLOCKS, THREADS, WINDOW = 5, 9001, 2, 64, 56_320
 TILE = 8 * THREADS
-MISSING = 0x7FFFFFFF
 TARGET = np.array([0, TILE - 1, -100, TILE, WORDS - 1])
 DTYPES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # and half their spacing at 1
 PACKED, ALIGNED = WORDS, 9008  # numbers from one row's start to the next
@@ -65,31 +64,12 @@ def logits(kind: str) -> np.ndarray:
     return z.astype(np.float32)
 
 
-def growth_words(values: np.ndarray) -> np.ndarray:
-    """As `uncork.ops.triton.growth` makes them."""
-    intervals = len(values) - 1
-    rise, reference = np.diff(values), values[intervals // 2]
-    with np.errstate(over="ignore"):
-        growth = (rise * (intervals / (2 * BOUND)) * np.exp(values[:-1] + 0.5 * rise - reference)).astype(
-            np.float32
-        )
-    units = np.floor(np.clip(rise, -1.0, 1.0) * 8192.0 + 0.5).astype(np.int64)
-    bits = ((growth.view(np.int32) - units + 128) >> 8 << 8) | units
-    fine = ((growth > 1e-30) & (growth < 1e30)) | (rise == 0.0)
-    fine &= (rise >= 0.0) & (units < 256)
-    fine[[0, -1]] = False
-    words = np.full(-(-intervals // 4) * 4, MISSING, np.uint32)
-    words[:intervals] = np.where(fine, bits, MISSING)
-    behind = np.array([reference, 1.0, 1.0, 1.0], np.float32).view(np.uint32)
-    return np.concatenate([words, behind])
-
-
 def found(library, z, values, expected, share, factor, dtype, pitch, target=TARGET) -> np.ndarray:
     """dL/dz as the kernel leaves it in the first part of each row's memory."""
     rows, words = z.shape
     intervals = len(values) - 1
     pairs = np.stack([values[:-1], np.diff(values) * (intervals / (2 * BOUND))], 1).astype(np.float32)
-    growth = on_16_bytes(growth_words(values))
+    growth = on_16_bytes(growth_words(values, BOUND))
     counted = min(28_672, intervals)
     middle = (np.mean(z[0], where=np.abs(z[0]) <= BOUND) + BOUND) * intervals / (2 * BOUND)
     window = np.array([np.clip(middle - counted / 2, 0, intervals - counted)], np.int32)

@@ -3,6 +3,8 @@
 from uncork.lm.config_io import to_dict
 from uncork.recipes import build
 from uncork.recipes.command import overrides
+from uncork.report.language.runs import Run
+from uncork.report.language.trials import trials
 from uncork.results import RUN_KIND, append_jsonl, write_json
 
 
@@ -88,3 +90,22 @@ def write_folder(folder, record):
     if record["result"]:
         write_json(folder / "result.json", record["result"])
     return folder
+
+
+def of(*records):
+    return [Run.of(record) for record in records]
+
+
+def only(*records):
+    (trial,) = trials(of(*records))
+    return trial
+
+
+def arm(trial, role):
+    (found,) = [arm for arm in trial.arms if arm.role == role]
+    return found
+
+
+def cells(table, first):
+    (row,) = [row for row in table.rows if row[0][0] == first]
+    return dict(zip(table.columns, (text for text, _ in row), strict=True))

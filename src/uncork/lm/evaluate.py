@@ -54,12 +54,8 @@ def reading_length(stream_TB: Tensor, bptt: int) -> int:
 def evaluate(model: LanguageModel, stream_TB: Tensor, length: int = 70) -> Score:
     """Read the stream in windows of `length`, carrying the state over them."""
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
-    states: States | None = None
-    with evaluation_mode(model):
-        for tokens_TB, target_TB in windows(stream_TB, length):
-            features = model.encoder(tokens_TB, states)
-            states = features.states
-            total += model.nll(features, target_TB, "sum").double()
+    for nll in _losses(model, stream_TB, length, "sum"):
+        total += nll
     return _score(total, stream_TB)
 
 
@@ -70,16 +66,20 @@ PARTS = 100
 @torch.no_grad()
 def nll_by_part(model: LanguageModel, stream_TB: Tensor, length: int = 70, parts: int = PARTS) -> list[float]:
     """Mean negative log-likelihood of equal parts of the text in its order, about so many."""
-    found, states = [], None
+    nll_TB = torch.cat(list(_losses(model, stream_TB, length, "none")))
+    of_each_stream = min(max(1, parts // nll_TB.shape[1]), len(nll_TB))
+    means_PB = torch.stack([part.mean(0) for part in nll_TB.tensor_split(of_each_stream)])
+    return means_PB.T.flatten().tolist()
+
+
+def _losses(model: LanguageModel, stream_TB: Tensor, length: int, reduction: str) -> Iterator[Tensor]:
+    """The loss of one window after another, in float64."""
+    states: States | None = None
     with evaluation_mode(model):
         for tokens_TB, target_TB in windows(stream_TB, length):
             features = model.encoder(tokens_TB, states)
             states = features.states
-            found.append(model.nll(features, target_TB, "none").double())
-    nll_TB = torch.cat(found)
-    of_each_stream = min(max(1, parts // nll_TB.shape[1]), len(nll_TB))
-    means_PB = torch.stack([part.mean(0) for part in nll_TB.tensor_split(of_each_stream)])
-    return means_PB.T.flatten().tolist()
+            yield model.nll(features, target_TB, reduction).double()
 
 
 def dynamic_evaluation(

@@ -16,28 +16,49 @@ from uncork.recipes.front import exit_code
 from uncork.results import RUN_KIND, find_runs, read_jsonl, run_record, write_atomic
 
 
+# Fields that change no number, or rounding alone; older runs have `pieces`.
+FREE = (
+    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "pieces",
+    "recurrence",
+)  # fmt: skip
+
+
 def bundle(runs: Iterable[str | Path], file: str | Path) -> tuple[int, int]:
     """Write every run at or under `runs` as one line of `file`; how many, and how many of them have ended.
 
     `runs` are run folders, folders of them, and bundles; `file` may be one of those.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for record in (record for run in runs for record in _records(Path(run))):
-        # A run that is given twice is one line, as far as it got.
-        key = json.dumps([record["config"], record["provenance"].get("started")], sort_keys=True)
-        found[key] = max(found.get(key, record), record, key=_progress)
-    if not found:
+    records = each_once(record for run in runs for record in _records(Path(run)))
+    if not records:
         raise ValueError("`runs` must hold run folders of `uncork train`; found none.")
     # By what the run is, not by folder: the same runs give the same file wherever they lay.
-    records = sorted(
-        found.values(), key=lambda each: (each["config"]["name"], each["config"]["seed"], json.dumps(each))
-    )
+    records.sort(key=lambda each: (each["config"]["name"], each["config"]["seed"], json.dumps(each)))
     write_atomic(file, "".join(json.dumps(each, sort_keys=True) + "\n" for each in records).encode())
     return len(records), sum(record["result"] is not None for record in records)
 
 
+def each_once(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a run that was read twice, in a folder and in a bundle, the one that got further."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        key = json.dumps([flat(record["config"]), record["provenance"].get("started")], sort_keys=True)
+        found[key] = max(found.get(key, record), record, key=_progress)
+    return list(found.values())
+
+
 def _progress(record: dict[str, Any]) -> tuple[bool, int]:
     return record["result"] is not None, len(record["metrics"])
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration as `path: value`, without the fields that change no number."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        elif prefix + name not in FREE:
+            found[prefix + name] = value
+    return found
 
 
 def described(record: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uncork.report.language.runs import Run, each_once
+from uncork.recipes.bundle import each_once
+from uncork.report.language.runs import Run
 from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl, run_record
 
 
@@ -23,16 +24,17 @@ def load(runs: Iterable[Path]) -> Results:
     """Read every result file under `runs`, each a folder, a .json or a .jsonl file."""
     results = Results()
     seen: set[tuple[Any, ...]] = set()
+    records: list[dict[str, Any]] = []
     for run in runs:
         run = Path(run)
         if not run.exists():
             raise ValueError(f"`runs` must name existing folders or files; `{run}` does not exist.")
         folders = find_runs(run)
-        results.runs += [Run.of(run_record(folder)) for folder in folders]
+        records += [run_record(folder) for folder in folders]
         for path in _files(run, folders):
             for record in _records(path):
-                _take(results, seen, record, path)
-    results.runs = each_once(results.runs)
+                _take(results, records, seen, record, path)
+    results.runs = [Run.of(record) for record in each_once(records)]
     if not results.cells and not results.runs and results.theory is None:
         raise ValueError(
             "`runs` must hold results of `uncork synthetic`, `uncork train` or `uncork theory`; found none. "
@@ -54,7 +56,7 @@ def _records(path: Path) -> Iterable[Any]:
     return read_jsonl(path) if path.suffix == ".jsonl" else [read_json(path)]
 
 
-def _take(results: Results, seen: set, record: Any, path: Path) -> None:
+def _take(results: Results, runs: list[dict[str, Any]], seen: set, record: Any, path: Path) -> None:
     kind = record.get("kind") if isinstance(record, dict) else None
     if kind == "synthetic-cell":
         # A folder may hold the cells and their bundle: each counts once.
@@ -63,7 +65,7 @@ def _take(results: Results, seen: set, record: Any, path: Path) -> None:
             seen.add(key)
             results.cells.append(record)
     elif kind == RUN_KIND:
-        results.runs.append(Run.of(record))
+        runs.append(record)
     elif kind == "theory":
         results.theory = record
     elif path.name != "config.json" and path not in results.other:

@@ -65,8 +65,11 @@ def over_text(arm: Arm, control: Arm) -> OverText | None:
         return None
     test: Any = stats.ttest_1samp(gaps, 0.0)
     low, high = test.confidence_interval(1.0 - LEVEL)
-    per_nat = mean(control.values("test_perplexity"))  # a perplexity's derivative by its logarithm
-    return OverText(per_nat * float(low), per_nat * float(high), float(test.pvalue))
+    # Around the difference of means: that of logarithms is another where seeds spread.
+    perplexities = [mean(each.values("test_perplexity")) for each in (arm, control)]
+    half = float(high - low) / 2.0 * mean(perplexities)  # what a nat is there
+    gap = perplexities[0] - perplexities[1]
+    return OverText(gap - half, gap + half, float(test.pvalue))
 
 
 def difference(arm: Arm, control: Arm) -> Difference | None:

@@ -1,7 +1,5 @@
 """One language-model run as its record tells it, finished or not."""
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -25,11 +23,6 @@ LABELS = {
     "mos_plif": "MoS with PLIF",
 }
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
-# Fields that change no number, or rounding alone; older runs have `pieces`.
-FREE = (
-    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "pieces",
-    "recurrence",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,29 +129,3 @@ class Run:
         if self.overrides is None:
             return f"{self.name}: not a recipe of this package"
         return command(self.config, self.overrides)
-
-
-def each_once(runs: Iterable[Run]) -> list[Run]:
-    """Of a run that was read twice, in a folder and in a bundle, the one that got further."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        key = json.dumps([flat(run.config), run.started], sort_keys=True)
-        known = found.get(key)
-        if known is None or _progress(run) > _progress(known):
-            found[key] = run
-    return list(found.values())
-
-
-def _progress(run: Run) -> tuple[bool, int]:
-    return run.result is not None, len(run.metrics)
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration as `path: value`, without the fields that change no number."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        elif prefix + name not in FREE:
-            found[prefix + name] = value
-    return found

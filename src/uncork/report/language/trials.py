@@ -8,7 +8,8 @@ from pathlib import PurePath
 from statistics import mean
 from typing import Any
 
-from uncork.report.language.runs import FREE, LABELS, Run, flat
+from uncork.recipes.bundle import FREE, flat
+from uncork.report.language.runs import LABELS, Run
 from uncork.report.summary import Spread, spread
 
 

@@ -1,0 +1,132 @@
+"""Language-model runs: how they are compared, and what is said of it."""
+
+import math
+from statistics import mean, stdev
+
+import pytest
+from language_records import cells, only, run, story
+from scipy import stats
+
+from uncork.report.language import compare, reading, tables
+
+
+def test_differences_are_welch_tests():
+    own, other = [58.0, 58.5, 57.7], [60.0, 60.9]
+    records = [run("penn_plif", i, value) for i, value in enumerate(own)]
+    records += [run("penn_softmax", i, value) for i, value in enumerate(other)]
+    (found,) = compare.to_controls(only(*records))
+    # Welch's own formulas, in double precision.
+    parts = [stdev(values) ** 2 / len(values) for values in (own, other)]
+    error = math.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 1)
+    t = (mean(own) - mean(other)) / error
+    assert found.mean == pytest.approx(mean(own) - mean(other)) and found.valid == pytest.approx(found.mean)
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-12)
+    half = stats.t.ppf(0.975, freedom) * error
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
+
+
+def test_one_seed_or_no_spread_gives_no_test():
+    alone = only(run("penn_plif", 1, 58.0), run("penn_softmax", 1, 60.0))
+    assert compare.to_controls(alone) == [] and compare.count(alone) == 0
+    assert "no difference can be judged" in " ".join(reading.limits(alone))
+    equal = [run(f"penn_{head}", seed, 60.0) for head in ("plif", "softmax") for seed in (1, 2)]
+    assert compare.to_controls(only(*equal)) == []
+
+
+def test_the_verdict_says_what_the_data_say():
+    trial = only(*story())
+    # Five heads against softmax, and two functions against the two other controls.
+    assert compare.count(trial) == 5 + 2 * 2
+    first, authors, others, note = reading.verdict(trial)
+    assert first.startswith("PLIF from the identity: clearly lower than softmax (-2.00, ")
+    assert first.count("clearly lower") == 3
+    assert authors.count("not told apart") == 3 and "clearly" not in authors
+    assert "MoS clearly lower than softmax" in others and "but not on valid" not in first
+    assert "9 comparisons" in note and "0.05/9 = 0.0056" in note
+
+
+def test_a_small_p_among_many_is_called_perhaps():
+    records = story()
+    for record in records:
+        if record["config"]["name"] == "penn_plif":
+            record["result"]["test_perplexity"] += 1.72  # 0.28 below softmax
+    found = compare.to_softmax(only(*records))["PLIF from the identity"]
+    assert 0.05 / 9 < found.p < 0.05
+    assert "perhaps lower than softmax, not clearly" in reading.verdict(only(*records))[0]
+
+
+def test_the_verdict_says_where_valid_disagrees():
+    records = story()
+    for record in records:
+        if record["config"]["name"] == "penn_plif":
+            record["result"]["valid_perplexity"] += 2.5
+    first = reading.verdict(only(*records))[0]
+    assert first.startswith("PLIF from the identity: clearly lower than softmax, but not on valid (-2.00, ")
+    assert "; valid +0.50)" in first
+
+
+def parts_story(shift):
+    """Seeds agree that PLIF is 2 lower; its parts of the text are lower by `shift` times 1, 2, 3 and 4."""
+    records = story()
+    for record in records:
+        softmax = [4.1, 4.0, 4.2, 4.1]
+        learned = record["config"]["name"] == "penn_plif"
+        lower = [shift * n for n in (1, 2, 3, 4)] if learned else [0.0] * 4
+        noise = 0.001 * record["config"]["seed"]
+        record["result"]["test_nll_parts"] = [a - b + noise for a, b in zip(softmax, lower, strict=True)]
+    return only(*records)
+
+
+def test_a_difference_is_clear_only_if_it_is_over_text_too():
+    trial = parts_story(0.01)
+    found = compare.to_softmax(trial)["PLIF from the identity"]
+    gaps = [-0.01, -0.02, -0.03, -0.04]
+    half = stats.t.ppf(0.975, 3) * stdev(gaps) / 2.0
+    assert found.over_text is not None
+    per_nat = 59.0  # the mean of the two perplexities
+    expected = [-2.0 - per_nat * half, -2.0 + per_nat * half]
+    assert [found.over_text.low, found.over_text.high] == pytest.approx(expected)
+    assert found.over_text.p == pytest.approx(stats.ttest_1samp(gaps, 0.0)[1])
+    assert found.p < 0.05 / 9 < found.over_text.p < 0.05 and found.worst_p == found.over_text.p
+    verdict = reading.verdict(trial)
+    assert verdict[0].startswith("PLIF from the identity: perhaps lower than softmax, not clearly (-2.00, ")
+    assert f"over text {expected[0]:+.2f} to {expected[1]:+.2f})" in verdict[0]
+    assert "must leave no doubt" in verdict[-1]
+    table = tables.control_table(trial, compare.count(trial))
+    assert table is not None and "p over text" in table.columns
+    first = dict(zip(table.columns, (text for text, _ in table.rows[0]), strict=True))
+    assert first["p"] != first["p over text"] and first["p below 0.0056"] == "no"
+
+
+def test_without_scores_of_parts_nothing_is_said_of_text():
+    for records in (
+        story(),
+        [*story()[:-1], story()[-1] | {"result": story()[-1]["result"] | {"test_nll_parts": [4.0]}}],
+    ):
+        trial = only(*records)
+        assert all(found.over_text is None for found in compare.to_softmax(trial).values())
+        assert "over text" not in " ".join(reading.verdict(trial)).lower()
+        table = tables.control_table(trial, 9)
+        assert table is not None and "p over text" not in table.columns
+
+
+def test_missing_controls_are_named():
+    trial = only(*(record for record in story() if "plif_frozen" not in record["config"]["name"]))
+    text = " ".join(reading.verdict(trial))
+    assert "no finished run of PLIF, random and frozen" in text
+
+
+def test_limits_speak_of_convergence_and_changed_settings():
+    text = " ".join(reading.limits(only(*story())))
+    assert "18 of 18 runs had their lowest valid perplexity in the last epoch" in text
+    assert "these runs change epochs=6" in text and "3 seeds for each head" in text
+    assert "Mixtures have the widths" in text
+
+
+def test_one_seed_shows_its_difference_and_no_test():
+    trial = only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))
+    table = tables.perplexity_table(trial)
+    plif, softmax = cells(table, "PLIF from the identity"), cells(table, "softmax")
+    assert plif["test minus softmax"] == "-1.50" and plif["p"] == plif["95 % interval"] == tables.NONE
+    assert softmax["test minus softmax"] == tables.NONE and softmax["training"] == f"{math.exp(4.0):.1f}"

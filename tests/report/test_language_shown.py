@@ -1,0 +1,163 @@
+"""Language-model runs: tables, pictures and sections."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from language_records import LEARNED, TEST, arm, cells, of, only, run, story
+
+from uncork.lm.optim import Doubling
+from uncork.report.language import figures, reading, tables
+from uncork.report.language.runs import Run
+from uncork.report.language.sections import language_sections
+
+
+def test_the_table_stands_beside_the_published_one():
+    table = tables.perplexity_table(only(*story()))
+    softmax = cells(table, "softmax")
+    assert softmax["test"] == "60.00 ± 0.10" and softmax["valid"] == "62.00 ± 0.10"
+    assert softmax["LMS, valid/test"] == "60.83/58.37" and softmax["AAAI, valid/test"] == "59.55/57.08±0.09"
+    plif = cells(table, "PLIF from the identity")
+    assert plif["test minus softmax"] == "-2.00" and plif["LMS, valid/test"] == "–"
+    marked = {row[0][0]: [text for text, best in row if best] for row in table.rows}
+    assert marked["MoS"] == ["58.00 ± 0.10", "56.00 ± 0.10"] and not marked["softmax"]
+
+
+@pytest.mark.parametrize(
+    "change", ["model.head.function.lr=0.5", "data.corpus=other", "data.limit_tokens=9000"]
+)
+def test_a_changed_head_or_text_has_no_published_number(change):
+    trial = only(run("penn_plif_authors", 1, 59.0, (change,)))
+    assert "LMS, valid/test" not in tables.perplexity_table(trial).columns
+    assert reading.sources(trial) is None
+
+
+def test_costs_fall_back_on_the_metrics_and_compare_one_hardware_only():
+    records = [
+        run("penn_softmax", 1, 60.0),  # without the key: the median of the epochs, not their mean
+        run("penn_plif", 1, 59.0, seconds_per_epoch=15.0, peak_memory_bytes=3 * 2**20),
+        run("penn_mos", 1, 56.0, seconds_per_epoch=40.0, peak_memory_bytes=None),
+    ]
+    records[2]["provenance"]["hardware"] = "another machine"
+    table = tables.cost_table(only(*records))
+    assert cells(table, "softmax")["seconds per epoch"] == "10"
+    plif, mos = cells(table, "PLIF from the identity"), cells(table, "MoS")
+    assert plif["against softmax"] == "1.50x" and plif["peak memory, MiB"] == "3"
+    assert mos["seconds per epoch"] == "40" and mos["against softmax"] == mos["peak memory, MiB"] == "–"
+
+
+def test_costs_are_compared_with_runs_of_the_same_time():
+    """Two sweeps, the second with more runs side by side; each head is in one of them only."""
+    first, second = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
+    records = []
+    for name, seconds, started in (
+        ("softmax", 10.0, first), ("plif", 11.0, first),
+        ("softmax", 20.0, second), ("temperature", 21.0, second),
+    ):  # fmt: skip
+        records.append(run(f"penn_{name}", len(records), 60.0, seconds_per_epoch=seconds))
+        records[-1]["provenance"]["started"] = started
+    table = tables.cost_table(only(*records))
+    assert cells(table, "PLIF from the identity")["against softmax"] == "1.10x"
+    assert cells(table, "learned temperature")["against softmax"] == "1.05x"
+    assert (
+        cells(table, "softmax")["seconds per epoch"] == "15"
+        and cells(table, "softmax")["against softmax"] == "1.00x"
+    )
+    # With none of its time it is compared with all.
+    records[1]["provenance"]["started"] = "2026-01-02T00:00:00+00:00"
+    assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "0.73x"
+
+
+def test_slopes_stand_beside_the_papers():
+    table = tables.slope_table(only(*story()))
+    assert table is not None
+    rows = [[text for text, _ in row] for row in table.rows]
+    assert rows[0] == ["PLIF from the identity", "over the table", "3", "1.25", "0.4", "0.5", "1.75", "0.31"]
+    assert rows[1][:4] == ["PLIF from the identity", "at the logits", "3", "1.12"]
+    assert rows[-1] == [
+        "PLIF in table 2 of the paper",
+        "as printed",
+        "–",
+        "1.10",
+        "0.62",
+        "0.02",
+        "5.16",
+        "–",
+    ]
+    assert tables.slope_table(only(run("penn_plif", 1, 58.0))) is None
+
+
+def test_every_run_is_listed_with_its_command():
+    table = tables.run_table(only(*story()))
+    assert len(table.rows) == 3 * len(TEST)
+    row = dict(zip(table.columns, (text for text, _ in table.rows[0]), strict=True))
+    assert row["command"] == "uncork train penn_softmax seed=1 epochs=6"
+    assert (row["best epoch"], row["averaged from"], row["seconds"]) == ("6 of 6", "4", "66")
+    foreign = run("penn_softmax", 1, 60.0) | {"overrides": None}
+    foreign["config"]["name"] = "mine"
+    assert "not a recipe of this package" in tables.run_table(only(foreign)).rows[0][-1][0]
+
+
+def test_curves_are_means_over_seeds_where_all_have_the_epoch():
+    trial = only(run("penn_softmax", 1, 60.0), run("penn_softmax", 2, 62.0))
+    epochs, means, deviations = figures.curve(arm(trial, "softmax"))
+    assert epochs == [1, 2, 3, 4, 5, 6]
+    assert means[-1] == pytest.approx(63.0) and deviations[-1] == pytest.approx(math.sqrt(2.0))
+
+
+def test_averages_that_start_anew_are_told_and_drawn():
+    changes = ("optim.average=doubling", "optim.average_epoch=3")
+    record = run("penn_softmax", 1, 60.0, changes, epochs=14)
+    doubling = Run.of(record)
+    assert doubling.averaging_starts == [4, 7, 13] and doubling.averaged_from == 13
+    rule = Doubling(3)  # the trainer's, which a report does not import
+    assert [
+        done + 1 for done in range(3, 14) if done == 3 or rule.restarts(done)
+    ] == doubling.averaging_starts
+    record["metrics"][10]["valid_nll"] = 1.0
+    assert Run.of(record).averaged_from == 7
+    assert Run.of(run("penn_softmax", 1, 60.0, ("optim.average=epoch",), epochs=14)).averaging_starts == [4]
+    assert Run.of(run("penn_softmax", 1, 60.0, done=3)).averaging_starts == []
+    assert cells(tables.run_table(only(record)), "softmax")["averaged from"] == "7"
+    trial = only(record, run("penn_plif", 1, 60.0, changes, epochs=14))
+    drawn: list[float] = []
+    figures._averaging_marks(
+        SimpleNamespace(axvline=lambda x, **_: drawn.append(x)), trial, figures.styles(trial)
+    )
+    assert drawn == [3.5, 6.5, 12.5]
+
+
+def test_arms_of_one_role_are_drawn_differently():
+    trial = only(*(run("penn_plif", 1, 58.0, (f"model.head.function.lr={lr}",)) for lr in (1, 3, 4)))
+    assert len(set(figures.styles(trial).values())) == 3
+
+
+def test_pictures_say_in_words_what_they_show():
+    trial = only(*story())
+    curves, gaps = figures.curve_figure(trial), figures.gap_figure(trial)
+    assert "softmax 62.00 (epoch 6)" in curves.alt and "MoS 58.00 (epoch 6)" in curves.alt
+    assert "PLIF from the identity -2.00" in gaps.alt
+    slope = figures.function_figure(trial, "slope")
+    assert "PLIF from the identity: slopes 0.50 to 1.50 for logits from -2.0 to 2.0" in slope.alt
+
+
+def test_a_function_without_a_table_or_a_known_start_is_shown_as_far_as_it_is_known():
+    learned = LEARNED | {"moved": None, "slopes": LEARNED["slopes"] | {"over_knots": None}}
+    table = tables.slope_table(only(run("penn_plif", 1, 58.0, learned_function=learned)))
+    assert table is not None
+    texts = [[text for text, _ in row] for row in table.rows]
+    assert [row[1] for row in texts] == ["at the logits", "as printed"]
+    assert [row[-1] for row in texts] == [tables.NONE] * 2
+
+
+def test_sections_come_only_where_there_is_something_to_show():
+    titles = [section.title.split(":")[0] for section in language_sections(of(*story()))]
+    assert titles[1:] == ["Learned functions", "Runs"] and len(titles) == 3
+    (alone,) = language_sections(of(run("penn_softmax", 1, 60.0, done=1)))
+    assert "Not finished" in alone.paragraphs[0] and not alone.tables
+    assert language_sections([]) == []
+
+
+def test_no_path_of_a_machine_reaches_the_page():
+    (section, *_) = language_sections(of(run("penn_softmax", 1, 60.0, ("data.corpus=/srv/me/texts",))))
+    assert section.title.startswith("texts, 6 epochs") and "/srv" not in section.anchor
