@@ -18,6 +18,9 @@
  * logits lie far apart faster than the cache does. So it holds, before the sums, all bases, if BASES is room for them,
  * and as many codes as CODES in the middle of where the logits are.
  *
+ * Where targets are words, nearly all logits need the same: those that do are taken first, without branches. The target
+ * word, logits beyond the table, too large for an int, or not coded, are then taken one by one from the pairs.
+ *
  * The gradient lies on the logits' memory. If half as wide, a thread may write only what every thread has read: writing
  * tile i covers logits of tile i/2, so a barrier at tiles 0, 1, 3, 7, ... is enough. If as wide, it has read them itself.
  */
@@ -26,11 +29,14 @@
 
 #define THREADS 1024
 #ifndef EACH
-#define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 6 if COARSE */
+#define EACH 8 /* logits per thread and tile: enough table look-ups in flight to hide their latency; 5 of words */
 #endif
 #ifndef BASES
 #define BASES 0
 #define CODES 0
+#endif
+#ifndef TOGETHER
+#define TOGETHER 2 /* logits whose sums are added to before it is looked at whether one wrapped around */
 #endif
 #define TILE (EACH * THREADS)
 #define FINE 38
@@ -60,23 +66,25 @@ __device__ float unit_scale(const float *factors, const float *shares, int rows)
     return most > 0.0f ? __int_as_float((254 + FINE - 1 - exponent) << 23) : 0.0f;
 }
 
-/* Where a warp's sums are: an address in shared memory, which a pointer would be turned into for every logit. */
+/* Where a sum is: an address in shared memory, which a pointer would be turned into for every logit. */
 #ifdef __CUDA_ARCH__
-typedef unsigned Sums;
-__device__ __forceinline__ Sums sums_at(unsigned *place) {
+typedef unsigned Sum;
+__device__ __forceinline__ Sum sum_at(unsigned *place) {
     unsigned at = (unsigned)__cvta_generic_to_shared(place);
     asm volatile("" : "+r"(at)); /* not to be computed anew */
     return at;
 }
-__device__ __forceinline__ unsigned add_to(Sums sums, unsigned i, int v) {
+__device__ __forceinline__ Sum next(Sum sum, unsigned i) { return sum + 4 * i; }
+__device__ __forceinline__ unsigned add_to(Sum sum, int v) {
     unsigned before;
-    asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(sums + 4 * i), "r"(v) : "memory");
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(sum), "r"(v) : "memory");
     return before;
 }
 #else
-typedef unsigned *Sums;
-__device__ __forceinline__ Sums sums_at(unsigned *place) { return place; }
-__device__ __forceinline__ unsigned add_to(Sums sums, unsigned i, int v) { return atomicAdd(sums + i, (unsigned)v); }
+typedef unsigned *Sum;
+__device__ __forceinline__ Sum sum_at(unsigned *place) { return place; }
+__device__ __forceinline__ Sum next(Sum sum, unsigned i) { return sum + i; }
+__device__ __forceinline__ unsigned add_to(Sum sum, int v) { return atomicAdd(sum, (unsigned)v); }
 #endif
 
 /* Negative if adding v to a sum modulo 2^32, which was `before`, wrapped around: that it left the range around MIDDLE is
@@ -90,10 +98,15 @@ __device__ __forceinline__ float turns(unsigned before, int v) {
     return wrapped(before, v) >= 0 ? 0.0f : v < 0 ? -1.0f : 1.0f;
 }
 /* Adds more units than an int may hold, and returns the same. */
-__device__ __forceinline__ float add_large(Sums sums, unsigned i, float units) {
+__device__ __forceinline__ float add_large(Sum sum, float units) {
     const float whole = rintf(units * (1.0f / TURN));
     const int v = __float2int_rn(fmaf(-whole, TURN, units)); /* exact, but that 2^31 saturates to one less */
-    return whole + turns(add_to(sums, i, v), v);
+    return whole + turns(add_to(sum, v), v);
+}
+
+/* log2 of the probability of a logit, `offset` from where the coded value belongs. */
+__device__ __forceinline__ float coded_log(unsigned code, unsigned base, float offset, float top_2, float rest_2) {
+    return (fmaf(coded_slope(code), offset, coded_value(code, base)) - top_2) - rest_2;
 }
 
 __device__ __forceinline__ void read_tile(float (&x)[EACH], const float *row, int first, int words) {
@@ -124,7 +137,8 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
     const int origin = *window, tiles = (words + TILE - 1) / TILE;
     unsigned *const held_codes = held + BASES, *const sums = held_codes + CODES;
     const int first_code = CODES > 0 ? min(max(window[1] - CODES / 2, 0), max(intervals - CODES, 0)) : 0;
-    const Sums mine = sums_at(sums + (threadIdx.x / 32 % copies) * width);
+    __shared__ unsigned unread[33]; /* where zeros are added */
+    const Sum mine = sum_at(sums + (threadIdx.x / 32 % copies) * width), nowhere = sum_at(unread + threadIdx.x % 32);
     for (int i = threadIdx.x; i < width * copies; i += THREADS) sums[i] = MIDDLE;
     if (COARSE && BASES > 0)
         for (int i = threadIdx.x; i < (intervals + GROUP - 1) / GROUP; i += THREADS) held[i] = __ldg(bases + i);
@@ -146,6 +160,7 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
         const float prior = MIXTURE ? stats[4 * rows + row] : 0.0f, per_total = MIXTURE ? 0.0f : 1.0f / stats[4 * rows + row];
         /* In units of log 2, with what the first product rounds off. */
         const float top_2 = top * LOG2_E, rest_2 = fmaf(rest, LOG2_E, fmaf(top, LOG2_E, -top_2) + top * LOG2_E_REST);
+        const float most_p = 2147483000.0f / (fabsf(factor) * per_unit); /* for a word's units to be an int */
         for (int tile = 0; tile < tiles; tile++) {
             const int first = tile * TILE + threadIdx.x;
             float x[EACH];
@@ -173,22 +188,67 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
             if (next_row < rows) read_tile(ahead, z + (long long)next_row * z_stride, next_first, words);
             /* Logits that are all alike; where only some are, threads that meet at one sum wait for each other. */
             const bool crowded = __all_sync(ALL, index[0] == __shfl_sync(ALL, index[0], 0));
+            unsigned others = (1u << EACH) - 1u; /* the logits that are taken one by one */
+            if (!DENSE && !crowded) {
+                /* First what nearly all have in common, without branches, so that one need not wait for another. */
+                others = 0u;
+#pragma unroll
+                for (int start = 0; start < EACH; start += TOGETHER) {
+                    int l[TOGETHER], r[TOGETHER], turned = 0; /* negative if a sum wrapped around */
+                    unsigned before_l[TOGETHER], before_r[TOGETHER];
+#pragma unroll
+                    for (int c = 0; c < TOGETHER && start + c < EACH; c++) {
+                        const int q = start + c, j = first + q * THREADS;
+                        const unsigned place = index[q] - origin;
+                        const float offset = fmaf(-((float)index[q] - half), step, x[q]);
+                        float slope, p;
+                        if (COARSE) {
+                            slope = coded_slope(code[q]) * LN_2;
+                            p = power_of_2(coded_log(code[q], base[q], offset - inside, top_2, rest_2));
+                        } else {
+                            slope = pair[q].y;
+                            p = expf(fmaf(slope, offset, pair[q].x) - top) * per_total;
+                        }
+                        const bool plain = p <= most_p && fabsf(x[q]) <= bound && j != word, taken = plain && j < words;
+                        const float g = taken ? factor * p : 0.0f;
+                        const float right = g * fminf(fmaxf(offset * per_step, 0.0f), 1.0f), left = g - right;
+                        if (taken) put(out + j, g * slope);
+                        const bool held_here = taken && place < width - 1u;
+                        const Sum at = held_here ? next(mine, place) : nowhere;
+                        const float scale = held_here ? per_unit : 0.0f;
+                        l[c] = __float2int_rn(left * scale), r[c] = __float2int_rn(right * scale);
+                        before_l[c] = add_to(at, l[c]), before_r[c] = add_to(next(at, 1), r[c]);
+                        if (taken && !held_here) add_pair(spill + index[q], left, right);
+                        others |= (unsigned)(!plain && j < words) << q;
+                    }
+#pragma unroll
+                    for (int c = 0; c < TOGETHER && start + c < EACH; c++)
+                        turned |= wrapped(before_l[c], l[c]) | wrapped(before_r[c], r[c]);
+                    if (turned >= 0) continue;
+#pragma unroll
+                    for (int c = 0; c < TOGETHER && start + c < EACH; c++)
+                        if ((wrapped(before_l[c], l[c]) | wrapped(before_r[c], r[c])) < 0)
+                            add_pair(spill + index[start + c], TURN * unit * turns(before_l[c], l[c]),
+                                     TURN * unit * turns(before_r[c], r[c]));
+                }
+                if (others == 0u) continue;
+            }
 #pragma unroll
             for (int q = 0; q < EACH; q++) {
                 const int j = first + q * THREADS, i = index[q];
-                if (__all_sync(ALL, j >= words)) break; /* lest zeros meet at one sum, and wait for each other */
+                if ((others >> q & 1u) == 0u) continue;
+                if ((DENSE || crowded) && __all_sync(ALL, j >= words)) break; /* lest zeros meet at one sum, and wait */
                 const float offset = fmaf(-((float)i - half), step, x[q]);
                 float slope, log_p, p;
-                if (COARSE) {
-                    slope = coded_slope(code[q]);
-                    const float above = fmaf(slope, offset - inside, coded_value(code[q], base[q])) - top_2;
-                    p = power_of_2(above - rest_2);
-                    log_p = (above - rest_2) * LN_2;
-                    slope *= LN_2;
+                if (DENSE && COARSE) {
+                    slope = coded_slope(code[q]) * LN_2;
+                    log_p = coded_log(code[q], base[q], offset - inside, top_2, rest_2);
+                    p = power_of_2(log_p);
+                    log_p *= LN_2;
                 }
-                if (!COARSE || j == word || isnan(slope)) {
-                    /* So rarely if COARSE that reading again is better than registers for it. */
-                    const float2 known = COARSE ? __ldg(pairs + i) : pair[q];
+                if (!DENSE || !COARSE || isnan(slope)) {
+                    /* So rarely, but for distributions, that reading again is better than registers for it. */
+                    const float2 known = DENSE && !COARSE ? pair[q] : __ldg(pairs + i);
                     const float highest_f = COARSE ? stats[row] : top, log_total = COARSE ? stats[rows + row] : rest;
                     slope = known.y;
                     const float above = fmaf(slope, offset, known.x) - highest_f;
@@ -217,13 +277,13 @@ table_gradient(const float *z, Out *dz, int z_stride, int dz_stride, const long 
                 const float size = (fabsf(left) + fabsf(right)) * per_unit;
                 if (held_here && size <= 2147483000.0f) {
                     const int l = __float2int_rn(left * per_unit), r = __float2int_rn(right * per_unit);
-                    const unsigned before_l = add_to(mine, place, l), before_r = add_to(mine, place + 1, r);
+                    const unsigned before_l = add_to(next(mine, place), l), before_r = add_to(next(mine, place + 1), r);
                     if ((wrapped(before_l, l) | wrapped(before_r, r)) >= 0) continue;
                     left = TURN * unit * turns(before_l, l);
                     right = TURN * unit * turns(before_r, r);
                 } else if (held_here && size < 1e37f) { /* a target's share, say; NaN goes to the sums outside */
-                    left = TURN * unit * add_large(mine, place, left * per_unit);
-                    right = TURN * unit * add_large(mine, place + 1, right * per_unit);
+                    left = TURN * unit * add_large(next(mine, place), left * per_unit);
+                    right = TURN * unit * add_large(next(mine, place + 1), right * per_unit);
                     if (left == 0.0f && right == 0.0f) continue;
                 }
                 add_pair(spill + i, left, right);

@@ -117,10 +117,10 @@ class SharedSums(WindowSums):
         coarse = self.codes is not None
         held = self._held(len(bases)) if coarse else (0, 0)
         shared = 4 * (self.width * self.copies + sum(held))
-        most = 6 if coarse else 8  # logits per thread that registers have room for
+        kind = 2 if tops is not None else int(target.is_floating_point())
+        most = 5 if kind == 0 else 6 if coarse else 8  # logits per thread that registers have room for
         tiles = -(-words // (1024 * most))
         each = -(-words // (1024 * tiles))  # no more than the row needs, in equal tiles
-        kind = 2 if tops is not None else int(target.is_floating_point())
         kernel = _gradient_kernel(
             dlogits.dtype, kind, coarse, each, self.spills, held, shared, logits.device.index
         )
