@@ -4,8 +4,6 @@ import csv
 import json
 import math
 import statistics
-from collections import defaultdict
-from statistics import mean
 
 from benchmarks import penn_heads
 from tests.test_measured_numbers import ROOT, Perplexities, after, penn_runs, welch
@@ -95,14 +93,6 @@ def test_seconds_of_runs_side_by_side():
     assert f"four runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
     page = " ".join((ROOT / "docs" / "sweep.md").read_text().split())
     assert f"trained at {min(training):.1f} to {max(training):.1f} s an epoch each" in page
-    five, seven = latest_sweeps()
-    told = [[run["result"]["seconds_per_epoch"] for run in runs] for runs in (five, seven)]
-    assert f"in bfloat16 at {min(told[0]):.1f} to {max(told[0]):.1f} s (" in page
-    assert f"so did seven, at {min(told[1]):.1f} to {max(told[1]):.1f} s: more" in page
-    for runs in (five, seven):
-        results = [run["result"] for run in runs]
-        each = mean(r["seconds_per_epoch"] * r["epochs"] / r["steps"] for r in results) / len(results)
-        assert f"about {1e3 * each:.1f} ms; so did seven" in page
     alone = float(step_rows("2026-11-16")[0].split(" | ")[-1].strip(" |"))
     assert f"A run alone takes {alone:.1f} ms a step" in page
 
@@ -149,135 +139,6 @@ def test_what_is_said_of_four_heads():
     assert "a valid perplexity of {:.2f} and a test perplexity of {:.2f}".format(*scores) in page
     assert all(train["penn_plif"][e] < train["penn_softmax"][e] for e in range(5, 105))
     assert all(train["penn_plif_frozen"][e] > train["penn_softmax"][e] for e in range(5, 105))
-
-
-LATEST = ROOT / "results" / "lm-penn-160.jsonl"
-# By recipe and dropout of the last layer's output.
-Setting = tuple[str, float]
-SOFTMAX, MORE_SOFTMAX = ("penn_softmax", 0.4), ("penn_softmax", 0.5)
-PLIF, MORE_PLIF, FROZEN = ("penn_plif", 0.4), ("penn_plif", 0.5), ("penn_plif_frozen", 0.4)
-TEMPERATURE = ("penn_temperature", 0.4)
-
-
-def latest() -> dict[Setting, dict[int, dict]]:
-    """The runs of 160 epochs, by seed."""
-    found: dict[Setting, dict[int, dict]] = defaultdict(dict)
-    for run in map(json.loads, LATEST.read_text().splitlines()):
-        config = run["config"]
-        found[config["name"], config["model"]["output_dropout"]][config["seed"]] = run
-    return found
-
-
-def latest_sweeps() -> list[list[dict]]:
-    """The same runs by the sweep they were in: five side by side, then seven."""
-    sweeps: dict[str, list[dict]] = defaultdict(list)
-    for run in (run for by_seed in latest().values() for run in by_seed.values()):
-        sweeps[run["provenance"]["commit"]].append(run)
-    return sorted(sweeps.values(), key=len)
-
-
-def valid_of(run: dict) -> dict[int, float]:
-    return {line["epoch"]: line["valid_perplexity"] for line in run["metrics"]}
-
-
-def products_rows() -> list[str]:
-    """Heads trained twice: with products of the head in TF32 and in bfloat16."""
-    before = heads("valid_nll")
-    rows = []
-    for name, label in (("penn_softmax", "softmax"), ("penn_plif", "PLIF from the identity"),
-                        ("penn_plif_frozen", "PLIF, random and frozen")):  # fmt: skip
-        after = valid_of(latest()[name, 0.4][141])
-        both = [statistics.mean(values[epoch] for epoch in range(11, 31)) for values in (before[name], after)]
-        rows.append(f"| {label} | {both[0]:.2f} | {both[1]:.2f} | {both[1] - both[0]:+.2f} |")
-    return rows
-
-
-def test_products():
-    assert table("lm.md", "penn products") == products_rows()
-
-
-def results_page() -> str:
-    return " ".join((ROOT / "docs" / "lm-results.md").read_text().split())
-
-
-def test_what_is_said_of_two_dropouts():
-    page = results_page()
-    runs = {setting: by_seed[141] for setting, by_seed in latest().items()}
-    valid = {k: valid_of(r) for k, r in runs.items()}
-    train = {k: math.exp(r["metrics"][-1]["train_nll"]) for k, r in runs.items()}
-    test = {k: r["result"]["test_perplexity"] for k, r in runs.items()}
-    end = {k: values[160] for k, values in valid.items()}
-    factor = runs[TEMPERATURE]["result"]["learned_function"]["slopes"]["at_logits"]["mean"]
-    more, more_plif = MORE_SOFTMAX, MORE_PLIF
-    for told in (
-        f"({train[PLIF]:.1f} against {train[SOFTMAX]:.1f})",
-        f"and ends {end[PLIF] - end[SOFTMAX]:.2f} above softmax with the same seed on valid",
-        f"still {valid[SOFTMAX][120] - valid[PLIF][120]:.2f} ahead",
-        f"({valid[PLIF][121]:.2f} after {valid[PLIF][120]:.2f})",
-        f"({valid[SOFTMAX][121]:.2f} after {valid[SOFTMAX][120]:.2f})",
-        f"({valid[TEMPERATURE][121]:.2f} after {valid[TEMPERATURE][120]:.2f})",
-        f"{end[PLIF]:.2f} to {end[more_plif]:.2f} and {end[SOFTMAX]:.2f} to {end[more]:.2f} on valid",
-        f"{test[PLIF]:.2f} to {test[more_plif]:.2f} and {test[SOFTMAX]:.2f} to {test[more]:.2f} on test",
-        f"it was higher on valid ({end[PLIF]:.2f} and {end[FROZEN]:.2f})",
-        f"training text ({train[FROZEN]:.1f} and {train[more]:.1f})",
-        f"on valid ({end[FROZEN]:.2f} and {end[more]:.2f})",
-        f"on test ({test[FROZEN]:.2f} and {test[more]:.2f})",
-        f"It learns a factor of {factor:.1f}.",
-    ):
-        assert told in page, told
-
-
-def test_what_is_said_of_three_seeds():
-    page, runs = results_page(), latest()
-    assert {setting: len(by_seed) for setting, by_seed in runs.items()} == {
-        SOFTMAX: 3, MORE_PLIF: 3, FROZEN: 3, MORE_SOFTMAX: 1, PLIF: 1, TEMPERATURE: 1
-    }  # fmt: skip
-
-    def gaps(text: str, setting: Setting, other: Setting) -> list[float]:
-        score = lambda run: run["result"][f"{text}_perplexity"]
-        return [score(runs[setting][seed]) - score(runs[other][seed]) for seed in runs[setting]]
-
-    test, valid = gaps("test", MORE_PLIF, SOFTMAX), gaps("valid", MORE_PLIF, SOFTMAX)
-    assert max(test) < 0 < min(valid)
-    assert (
-        f"lower by {-mean(test):.2f}, with each of the three seeds (by {-max(test):.2f} to {-min(test):.2f})"
-        in page
-    )
-    assert f"higher by {mean(valid):.2f}, again with each (by {min(valid):.2f} to {max(valid):.2f})" in page
-    learned = [-mean(gaps(text, MORE_PLIF, FROZEN)) for text in ("valid", "test")]
-    assert "lower than the frozen one on both texts, by {:.2f} and {:.2f}".format(*learned) in page
-    softmax = {
-        text: mean(r["result"][f"{text}_perplexity"] for r in runs[SOFTMAX].values())
-        for text in ("valid", "test")
-    }
-    (temperature,) = runs[TEMPERATURE].values()
-    behind = [temperature["result"][f"{text}_perplexity"] - softmax[text] for text in ("valid", "test")]
-    assert "behind softmax on both texts**, by {:.2f} and {:.2f}".format(*behind) in page
-    every = [run for by_seed in runs.values() for run in by_seed.values()]
-    ends = [valid_of(run) for run in every]
-    assert all(min(values.values()) == values[160] for values in ends)
-    last = [values[155] - values[160] for values in ends]
-    assert f"still falling, by {min(last):.2f} to {max(last):.2f} in the last five epochs" in page
-
-
-def test_what_is_said_of_the_learned_functions():
-    """The identity below -1, slopes up to 2.1 around 2, and 1 again from 8 to 20."""
-    runs = latest()
-    for run in [*runs[PLIF].values(), *runs[MORE_PLIF].values()]:
-        learned = run["result"]["learned_function"]
-        by_logit = dict(zip(learned["x"], learned["slope"], strict=True))
-        steepest = max(by_logit, key=by_logit.__getitem__)
-        assert f"{by_logit[steepest]:.1f}" == "2.1" and 1.0 < steepest < 3.0
-        assert all(abs(slope - 1.0) < 0.06 for x, slope in by_logit.items() if x < -1.0 or 8.0 < x < 20.0)
-
-
-def test_what_is_said_of_their_seconds():
-    five, seven = [
-        [statistics.median(line["seconds"] for line in run["metrics"]) for run in runs]
-        for runs in latest_sweeps()
-    ]
-    told = "{:.1f} to {:.1f} seconds an epoch each, and seven {:.1f} to {:.1f}."
-    assert told.format(min(five), max(five), min(seven), max(seven)) in results_page()
 
 
 def test_precision():

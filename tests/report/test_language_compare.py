@@ -99,6 +99,21 @@ def test_a_difference_is_clear_only_if_it_is_over_text_too():
     assert first["p"] != first["p over text"] and first["p below 0.0056"] == "no"
 
 
+def test_one_seed_is_judged_by_text_alone():
+    trial = only(
+        run("penn_softmax", 1, 60.0, test_nll_parts=[4.1, 4.0, 4.2]),
+        run("penn_plif", 1, 58.0, test_nll_parts=[4.0, 3.95, 4.05]),
+        run("penn_temperature", 1, 60.0),  # without parts
+    )
+    ((plif, softmax, found),) = compare.over_text_alone(trial)
+    assert (plif.role, softmax.role) == ("plif", "softmax")
+    half = 59.0 * stats.t.ppf(0.975, 2) * stdev([-0.1, -0.05, -0.15]) / math.sqrt(3)
+    assert (found.low, found.high) == pytest.approx((-2.0 - half, -2.0 + half))
+    text = " ".join(reading.limits(trial))
+    assert f"PLIF from the identity against softmax {found.low:+.2f} to {found.high:+.2f}. These are" in text
+    assert compare.over_text_alone(parts_story(0.01)) == []  # several seeds have a test of their own
+
+
 def test_without_scores_of_parts_nothing_is_said_of_text():
     for records in (
         story(),

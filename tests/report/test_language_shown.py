@@ -63,9 +63,23 @@ def test_costs_are_compared_with_runs_of_the_same_time():
         cells(table, "softmax")["seconds per epoch"] == "15"
         and cells(table, "softmax")["against softmax"] == "1.00x"
     )
-    # With none of its time it is compared with all.
+    # With none of its time, it is compared with one that had as much company: here none.
     records[1]["provenance"]["started"] = "2026-01-02T00:00:00+00:00"
-    assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "0.73x"
+    assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "1.10x"
+    # With two beside it, of which one did not end, it is compared with none.
+    for extra in (run("penn_sigsoftmax", 1, 60.0), run("penn_mos", 1, 60.0, done=5)):
+        extra["provenance"]["started"] = "2026-01-02T00:00:01+00:00"
+        records.append(extra)
+    assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "–"
+
+
+def test_seconds_side_by_side():
+    first, second = of(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 60.0, epochs=2))
+    for start, expected in (("00:00:00", 22.0), ("00:00:50", 16.0), ("00:01:06", 0.0), ("00:02:00", 0.0)):
+        second.provenance["started"] = f"2026-01-01T{start}+00:00"
+        assert first.seconds_beside(second) == second.seconds_beside(first) == expected
+    second.provenance["started"] = ""
+    assert first.seconds_beside(second) == 0.0
 
 
 def test_slopes_stand_beside_the_papers():

@@ -106,6 +106,14 @@ def to_softmax(trial: Trial) -> dict[str, Difference]:
     return found
 
 
+def over_text_alone(trial: Trial) -> list[tuple[Arm, Arm, OverText]]:
+    """Heads against softmax where seeds are too few for a test and text alone can be looked at."""
+    tested = to_softmax(trial)
+    pairs = [(arm, trial.softmax_of(arm)) for arm in trial.arms if arm.label not in tested]
+    found = [(arm, softmax, over_text(arm, softmax)) for arm, softmax in pairs if softmax]
+    return [(arm, softmax, text) for arm, softmax, text in found if text]
+
+
 def to_controls(trial: Trial) -> list[Difference]:
     """Learned functions against their controls."""
     pairs = [(arm, trial.control(arm, role)) for arm in trial.arms for role in CONTROLS.get(arm.role, ())]

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from uncork.recipes.published import SOURCES
-from uncork.report.language.compare import CONTROLS, LEVEL, Difference, count, to_controls, to_softmax
+from uncork.report.language.compare import (
+    CONTROLS,
+    LEVEL,
+    Difference,
+    count,
+    over_text_alone,
+    to_controls,
+    to_softmax,
+)
 from uncork.report.language.runs import LABELS, Run
 from uncork.report.language.tables import p_value, published
 from uncork.report.language.trials import Trial
@@ -71,7 +79,7 @@ def _missing(trial: Trial) -> list[str]:
 
 def limits(trial: Trial) -> list[str]:
     """Seeds, convergence, settings: what the means leave open."""
-    lines = [_seeds(trial), _convergence(trial)]
+    lines = [_seeds(trial), _text_alone(trial), _convergence(trial)]
     changes = sorted({change for run in trial.runs for change in _budget_changes(run)})
     if changes and any(published(arm) for arm in trial.arms):
         lines.append(
@@ -117,6 +125,20 @@ def _seeds(trial: Trial) -> str:
     return (
         f"{text} for each head: differences are known to between ±{widths[0]:.2f} and ±{widths[-1]:.2f}. "
         "Effects smaller than that cannot be seen here, and an interval around zero is no proof of equality."
+    )
+
+
+def _text_alone(trial: Trial) -> str | None:
+    """What one seed still tells."""
+    texts = [
+        f"{arm.label} against {softmax.label} {found.low:+.2f} to {found.high:+.2f}"
+        for arm, softmax, found in over_text_alone(trial)
+    ]
+    if not texts:
+        return None
+    return (
+        f"With the seeds at hand, by text alone: {'; '.join(texts)}. These are 95 % intervals of a paired "
+        "t-test over equal parts of the test text, taken as independent; other seeds would move them."
     )
 
 

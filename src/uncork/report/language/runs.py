@@ -89,13 +89,13 @@ class Run:
     def seconds(self) -> float:
         return sum(line["seconds"] for line in self.metrics)
 
-    def overlaps(self, other: "Run") -> bool:
-        """Whether the two ran at the same time, as far as their starts and seconds tell."""
+    def seconds_beside(self, other: "Run") -> float:
+        """How long the two ran at the same time, as far as their starts and seconds tell."""
         if not self.started or not other.started:
-            return False
+            return 0.0
         first, second = sorted([self, other], key=lambda run: run.started)
         gap = datetime.fromisoformat(second.started) - datetime.fromisoformat(first.started)
-        return gap.total_seconds() < first.seconds
+        return min(max(first.seconds - gap.total_seconds(), 0.0), second.seconds)
 
     @property
     def averaging_starts(self) -> list[int]:

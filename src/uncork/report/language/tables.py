@@ -96,19 +96,27 @@ def cost_table(trial: Trial) -> Table:
             ]
         )
     columns = ["head", "parameters", "seconds per epoch", "against softmax", "peak memory, MiB"]
-    return Table("Cost; softmax is that of the same time, where there is one", columns, rows)
+    title = "Cost; softmax is that of the same time, or of another with as many runs side by side"
+    return Table(title, columns, rows)
 
 
 def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
-    """Seconds over those of softmax; of one of the same time: runs side by side slow each other."""
+    """Seconds over those of softmax; under the same load, since runs side by side slow each other."""
     softmax = [other for other in trial.arms if other.role == "softmax"]
     alike = [other for other in softmax if other.setting == arm.setting] or [trial.softmax_of(arm)]
     timed = [other for each in alike if each for other in each.runs if other.seconds_per_epoch]
     timed = [other for other in timed if other.provenance["hardware"] == run.provenance["hardware"]]
-    beside = [other for other in timed if run.overlaps(other)] or timed
-    if not beside or not run.seconds_per_epoch:
+    beside = [other for other in timed if run.seconds_beside(other) > 0.0]
+    fair = beside or [other for other in timed if _company(trial, other) == _company(trial, run)]
+    if not fair or not run.seconds_per_epoch:
         return None
-    return run.seconds_per_epoch / mean(other.seconds_per_epoch or 0.0 for other in beside)
+    return run.seconds_per_epoch / mean(other.seconds_per_epoch or 0.0 for other in fair)
+
+
+def _company(trial: Trial, run: Run) -> int:
+    """How many other runs it had beside it, on average."""
+    others = [other for other in [*trial.runs, *trial.unfinished, *trial.repeated] if other is not run]
+    return round(sum(run.seconds_beside(other) for other in others) / run.seconds) if run.seconds else 0
 
 
 def control_table(trial: Trial, comparisons: int) -> Table | None:

@@ -1,0 +1,254 @@
+"""What the documentation says of the runs of 160 epochs on Penn and of 80 on WikiText-2 is what they were."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from tests.test_measured_numbers import ROOT
+from tests.test_penn_first import heads, table
+
+
+# By recipe and dropout of the last layer's output.
+Setting = tuple[str, float]
+SOFTMAX, MORE_SOFTMAX = ("penn_softmax", 0.4), ("penn_softmax", 0.5)
+PLIF, MORE_PLIF, FROZEN = ("penn_plif", 0.4), ("penn_plif", 0.5), ("penn_plif_frozen", 0.4)
+TEMPERATURE, MORE_TEMPERATURE = ("penn_temperature", 0.4), ("penn_temperature", 0.5)
+AUTHORS, SIGSOFTMAX, MOS = ("penn_plif_authors", 0.4), ("penn_sigsoftmax", 0.4), ("penn_mos", 0.4)
+TEXTS = ("valid", "test")
+
+
+def runs_in(file: str) -> dict[Setting, dict[int, dict]]:
+    """The runs of a bundle, by seed."""
+    found: dict[Setting, dict[int, dict]] = defaultdict(dict)
+    for run in map(json.loads, (ROOT / "results" / file).read_text().splitlines()):
+        config = run["config"]
+        found[config["name"], config["model"]["output_dropout"]][config["seed"]] = run
+    return found
+
+
+def penn() -> dict[Setting, dict[int, dict]]:
+    return runs_in("lm-penn-160.jsonl")
+
+
+def first_seed() -> dict[Setting, dict]:
+    return {setting: by_seed[141] for setting, by_seed in penn().items()}
+
+
+def wikitext() -> tuple[dict, dict, dict]:
+    """Softmax, the learned and the frozen function."""
+    found = runs_in("lm-wikitext-2-80.jsonl")
+    (softmax, plif, frozen) = (
+        found[f"wikitext2_{name}", 0.4][141] for name in ("softmax", "plif", "plif_frozen")
+    )
+    return softmax, plif, frozen
+
+
+def valid_of(run: dict) -> dict[int, float]:
+    return {line["epoch"]: line["valid_perplexity"] for line in run["metrics"]}
+
+
+def training(run: dict, epoch: int) -> float:
+    return math.exp(run["metrics"][epoch - 1]["train_nll"])
+
+
+def score(run: dict, text: str) -> float:
+    return run["result"][f"{text}_perplexity"]
+
+
+def slopes(run: dict) -> dict[str, Any]:
+    return run["result"]["learned_function"]["slopes"]
+
+
+def slope_at(run: dict) -> dict[float, float]:
+    learned = run["result"]["learned_function"]
+    return dict(zip(learned["x"], learned["slope"], strict=True))
+
+
+def page(name: str = "lm-results.md") -> str:
+    return " ".join((ROOT / "docs" / name).read_text().split())
+
+
+def assert_told(phrases: Iterable[str], text: str) -> None:
+    assert [phrase for phrase in phrases if phrase not in text] == []
+
+
+def products_rows() -> list[str]:
+    """Heads trained twice: with products of the head in TF32 and in bfloat16."""
+    before = heads("valid_nll")
+    rows = []
+    for name, label in (("penn_softmax", "softmax"), ("penn_plif", "PLIF from the identity"),
+                        ("penn_plif_frozen", "PLIF, random and frozen")):  # fmt: skip
+        after = valid_of(penn()[name, 0.4][141])
+        both = [mean(values[epoch] for epoch in range(11, 31)) for values in (before[name], after)]
+        rows.append(f"| {label} | {both[0]:.2f} | {both[1]:.2f} | {both[1] - both[0]:+.2f} |")
+    return rows
+
+
+def test_products():
+    assert table("lm.md", "penn products") == products_rows()
+
+
+def test_what_is_said_of_two_dropouts():
+    runs = first_seed()
+    valid = {k: valid_of(r) for k, r in runs.items()}
+    ended = {k: r for k, r in runs.items() if r["result"]}
+    train = {k: training(r, 160) for k, r in ended.items()}
+    test = {k: score(r, "test") for k, r in ended.items()}
+    end = {k: valid[k][160] for k in ended}
+    anew = lambda k: f"({valid[k][121]:.2f} after {valid[k][120]:.2f})"
+    more, more_plif = MORE_SOFTMAX, MORE_PLIF
+    factors = [slopes(runs[k])["at_logits"]["mean"] for k in (TEMPERATURE, MORE_TEMPERATURE)]
+    told = (
+        f"({train[PLIF]:.1f} against {train[SOFTMAX]:.1f})",
+        f"and ends {end[PLIF] - end[SOFTMAX]:.2f} above softmax with the same seed on valid",
+        f"still {valid[SOFTMAX][120] - valid[PLIF][120]:.2f} ahead",
+        f"a whole point worse than that {anew(PLIF)}",
+        f"stays where it was {anew(SOFTMAX)}",
+        f"a whole point worse {anew(TEMPERATURE)}, at the larger one hardly {anew(MORE_TEMPERATURE)}",
+        f"{end[PLIF]:.2f} to {end[more_plif]:.2f} and {end[SOFTMAX]:.2f} to {end[more]:.2f} on valid",
+        f"{test[PLIF]:.2f} to {test[more_plif]:.2f} and {test[SOFTMAX]:.2f} to {test[more]:.2f} on test",
+        f"it was higher on valid ({end[PLIF]:.2f} and {end[FROZEN]:.2f})",
+        f"training text ({train[FROZEN]:.1f} and {train[more]:.1f})",
+        f"on valid ({end[FROZEN]:.2f} and {end[more]:.2f})",
+        f"on test ({test[FROZEN]:.2f} and {test[more]:.2f})",
+        "It learns a factor of {:.1f}, and {:.1f}.".format(*factors),
+        f"it is {end[MORE_TEMPERATURE] - end[more_plif]:.2f} higher on valid and "
+        f"{test[MORE_TEMPERATURE] - test[more_plif]:.2f} on test",
+        f"**Sigsoftmax** ends at {end[SIGSOFTMAX]:.2f} and {test[SIGSOFTMAX]:.2f}, where softmax with the "
+        f"same seed has {end[SOFTMAX]:.2f} and {test[SOFTMAX]:.2f}.",
+    )
+    assert_told(told, page())
+
+
+def test_what_is_said_of_three_seeds():
+    runs = penn()
+    assert {setting: len(by_seed) for setting, by_seed in runs.items() if len(by_seed) > 1} == {
+        SOFTMAX: 3, MORE_PLIF: 3, FROZEN: 3
+    }  # fmt: skip
+
+    def gaps(text: str, setting: Setting, other: Setting) -> list[float]:
+        return [score(runs[setting][seed], text) - score(runs[other][seed], text) for seed in runs[setting]]
+
+    def behind(setting: Setting) -> list[float]:
+        """One seed against the mean of softmax."""
+        (run,) = runs[setting].values()
+        return [score(run, text) - mean(score(r, text) for r in runs[SOFTMAX].values()) for text in TEXTS]
+
+    test, valid = gaps("test", MORE_PLIF, SOFTMAX), gaps("valid", MORE_PLIF, SOFTMAX)
+    assert max(test) < 0 < min(valid)
+    learned = [-mean(gaps(text, MORE_PLIF, FROZEN)) for text in TEXTS]
+    ended = [run for by_seed in runs.values() for run in by_seed.values() if run["result"]]
+    ends = [valid_of(run) for run in ended]
+    assert len(ends) == 15 and all(min(values.values()) == values[160] for values in ends)
+    last = [values[155] - values[160] for values in ends]
+    told = (
+        f"lower by {-mean(test):.2f}, with each of the three seeds (by {-max(test):.2f} to {-min(test):.2f})",
+        f"higher by {mean(valid):.2f}, again with each (by {min(valid):.2f} to {max(valid):.2f})",
+        "lower than the frozen one on both texts, by {:.2f} and {:.2f}".format(*learned),
+        "at either dropout, by {:.2f} and {:.2f}, and with more of it by {:.2f} and {:.2f}.".format(
+            *behind(TEMPERATURE), *behind(MORE_TEMPERATURE)
+        ),
+        f"fifteen runs that have ended were still falling, by {min(last):.2f} to {max(last):.2f} in the last",
+    )
+    assert_told(told, page())
+
+
+def test_what_is_said_of_the_authors_settings():
+    authors, frozen = (first_seed()[setting] for setting in (AUTHORS, FROZEN))
+    # One start: learning would have moved the ends of the range of slopes by more than it rounds.
+    for end in ("min", "max"):
+        assert slopes(authors)["over_knots"][end] == pytest.approx(slopes(frozen)["over_knots"][end])
+    apart = [abs(valid_of(authors)[epoch] - valid_of(frozen)[epoch]) for epoch in range(31, 121)]
+    scores = [score(run, text) for run in (authors, frozen) for text in TEXTS]
+    told = (
+        f"a standard deviation of {slopes(frozen)['over_knots']['std']:.2f}, move by "
+        f"{authors['result']['learned_function']['moved']['slope_over_knots']:.3f}.",
+        f"never further than {max(apart):.2f} from that of the frozen function",
+        "ends at {:.2f} on valid and {:.2f} on test, where that one has {:.2f} and {:.2f}".format(*scores),
+    )
+    assert_told(told, page())
+
+
+def test_what_is_said_of_the_mixture():
+    mos, softmax = (first_seed()[setting] for setting in (MOS, SOFTMAX))
+    assert mos["result"] is None and len(mos["metrics"]) == 50
+    steps = [run["metrics"][49]["step"] for run in (mos, softmax)]
+    told = (
+        f"50 of its 160 epochs and goes on from there: {valid_of(mos)[50]:.2f} on valid, where softmax with "
+        f"the same seed had {valid_of(softmax)[50]:.2f} after as many",
+        f"{training(mos, 50):.1f} on the training text for {training(softmax, 50):.1f}",
+        "{:,} by then, to {:,}.".format(*steps),
+    )
+    assert_told(told, page())
+
+
+def test_what_is_said_of_wikitext():
+    softmax, plif, frozen = wikitext()
+    valid = [valid_of(run) for run in (softmax, plif, frozen)]
+    lead = {epoch: valid[0][epoch] - valid[1][epoch] for epoch in valid[0]}
+    assert min(lead.values()) > 0 and len(lead) == 80
+    behind = [score(frozen, text) - score(softmax, text) for text in TEXTS]
+    ahead = [score(softmax, text) - score(plif, text) for text in TEXTS]
+    train = [training(run, 80) for run in (softmax, plif, frozen)]
+    # As many steps on Penn, at the same dropout.
+    own, other = (first_seed()[setting] for setting in (SOFTMAX, PLIF))
+    steps = [run["metrics"][epoch - 1]["step"] for run, epoch in ((softmax, 80), (own, 45))]
+    assert [round(each, -3) for each in steps] == [31_000, 31_000]
+    penn_lead = {epoch: valid_of(own)[epoch] - valid_of(other)[epoch] for epoch in valid_of(own)}
+    assert max(penn_lead[epoch] for epoch in range(121, 161)) < 0 < min(penn_lead[e] for e in range(31, 121))
+    told = (
+        "by {:.2f} on valid and {:.2f} on test at the end".format(*ahead),
+        f"The training perplexity is {train[0] - train[1]:.1f} lower.",
+        f"The lead was {lead[60]:.2f} at epoch 60 and {lead[61]:.2f} at 61",
+        f"PLIF led softmax by {penn_lead[45]:.2f} after as many steps (31,000, in epoch 45) and was "
+        "behind from epoch 121 on",
+        "is {:.2f} and {:.2f} behind".format(*behind),
+        f"with a training perplexity {train[2] - train[0]:.1f} higher",
+        f"it was {valid[2][31] - valid[0][31]:.2f} behind at epoch 31",
+    )
+    assert_told(told, page())
+
+
+@pytest.mark.parametrize(("steepest", "near"), [("2.1", 0.06), ("1.7", 0.07)], ids=["penn", "wikitext-2"])
+def test_what_is_said_of_the_learned_functions(steepest, near):
+    """The identity below -1, steepest around 2, and 1 again from 8 on, to 20 on Penn."""
+    runs = penn()
+    learned = [*runs[PLIF].values(), *runs[MORE_PLIF].values()] if steepest == "2.1" else [wikitext()[1]]
+    for run in learned:
+        by_logit = slope_at(run)
+        top = max(by_logit, key=by_logit.__getitem__)
+        assert f"{by_logit[top]:.1f}" == steepest and 1.0 < top < 3.0
+        assert all(abs(slope - 1.0) < near for x, slope in by_logit.items() if x < -1.0 or 8.0 < x < 20.0)
+
+
+def test_what_is_said_of_their_seconds():
+    """Of five runs side by side, of seven, and of three beside four on Penn."""
+    sweeps: dict[str, list[dict]] = defaultdict(list)
+    for run in (run for by_seed in penn().values() for run in by_seed.values()):
+        sweeps[run["provenance"]["commit"][:7]].append(run)
+    five, seven = sweeps["cd5b1c6"], sweeps["7b4fccb"]
+    assert (len(five), len(seven), len(sweeps)) == (5, 7, 3)
+    by_clock = lambda runs: [statistics.median(line["seconds"] for line in run["metrics"]) for run in runs]
+    ends = [end for runs in (five, seven) for end in (min(by_clock(runs)), max(by_clock(runs)))]
+    three = by_clock(wikitext())
+    told = (
+        "{:.1f} to {:.1f} seconds an epoch each, and seven {:.1f} to {:.1f}.".format(*ends),
+        f"these took {min(three):.1f} to {max(three):.1f} seconds an epoch each",
+    )
+    assert_told(told, page())
+    trained = [[run["result"]["seconds_per_epoch"] for run in runs] for runs in (five, seven)]
+    told = (
+        f"in bfloat16 at {min(trained[0]):.1f} to {max(trained[0]):.1f} s (",
+        f"so did seven, at {min(trained[1]):.1f} to {max(trained[1]):.1f} s: more",
+    )
+    assert_told(told, page("sweep.md"))
+    for runs in (five, seven):
+        results = [run["result"] for run in runs]
+        each = mean(r["seconds_per_epoch"] * r["epochs"] / r["steps"] for r in results) / len(results)
+        assert f"about {1e3 * each:.1f} ms; so did seven" in page("sweep.md")
