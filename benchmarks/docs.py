@@ -75,7 +75,7 @@ def headline(path: Path) -> str:
         for row in rows
         if row.ms is not None and row.beyond_mib is not None
     ]
-    return markdown(["", "ms", "extra MiB"], lines)
+    return markdown(["", f"ms, spread {SPREADS[0]:g}", "extra MiB"], lines)
 
 
 def counters_section(path: Path) -> str:

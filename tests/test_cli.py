@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,37 @@ def test_a_bug_is_not_disguised_as_bad_input(monkeypatch):
 
     monkeypatch.setitem(cli.COMMANDS, "bug", bug)
     with pytest.raises(RuntimeError):
+        cli.main(["bug"])
+
+
+@pytest.mark.parametrize("command", ["theory", "demo"])
+def test_a_missing_package_is_one_line_that_names_its_extra(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert cli.main([command]) == 2
+    assert capsys.readouterr().err == "uncork: scipy is missing: `pip install 'uncork[theory]'`.\n"
+
+
+@pytest.mark.parametrize("package, extra", cli.EXTRAS.items())
+def test_every_extra_has_the_package_it_is_named_for(package, extra, monkeypatch, capsys):
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    needs = settings["project"]["optional-dependencies"][extra]
+    assert [need for need in needs if need.startswith(package)]
+
+    def needy() -> None:
+        raise ModuleNotFoundError("no module", name=f"{package}.part")
+
+    monkeypatch.setitem(cli.COMMANDS, "needy", needy)
+    assert cli.main(["needy"]) == 2
+    assert f"{package} is missing: `pip install 'uncork[{extra}]'`" in capsys.readouterr().err
+
+
+def test_an_import_of_something_else_that_fails_is_a_bug(monkeypatch):
+    def bug() -> None:
+        from uncork.cli import no_such_name  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setitem(cli.COMMANDS, "bug", bug)
+    with pytest.raises(ImportError, match="no_such_name"):
         cli.main(["bug"])
 
 

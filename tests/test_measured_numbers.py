@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import docs
-from benchmarks.rows import read
+from benchmarks.rows import by_block, read
 
 
 ROOT = Path(__file__).parents[1]
@@ -157,6 +157,76 @@ def test_what_the_kernels_page_says_of_misses():
     assert [sentence for sentence in said if sentence not in page] == []
 
 
+def test_what_the_pages_say_of_the_cost_of_plif():
+    """Against the softmax of the same block; of width 1,024 all numbers of tokens and words."""
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    found: dict[tuple[str, str], list[float]] = {}
+    words: dict[float, int] = {}
+    closed: list[float] = []
+    for block, row_of in by_block(read(newest)).items():
+        plif, softmax = row_of.get("uncork PLIF"), row_of.get("uncork softmax")
+        if plif and softmax and plif.ms and softmax.ms and block.axis != "k":
+            ratio = plif.ms / softmax.ms
+            found.setdefault((block.group, block.dtype), []).append(ratio)
+            words[ratio] = block.words
+            closed += [
+                row.ms / softmax.ms
+                for name in ("uncork SigSoftmax", "uncork SoftCap", "uncork Scale")
+                if (row := row_of.get(name)) and row.ms and block.group == "large"
+            ]
+    said = lambda key: sorted({f"{ratio:.1f}" for ratio in found[key]})
+    assert {f"{ratio:.2f}" for ratio in found["large", "bf16"]} == {"1.16"}
+    assert said(("penn", "tf32")) == ["1.4"] and said(("penn", "bf16")) == ["2.0", "2.2"]
+    for page in ("README.md", "docs/getting-started.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert "1.4 times in TF32 and 2.0 to 2.2 times in bfloat16" in text
+        assert "1.16 times" in text
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"closed forms up to {max(closed):.2f} times and PLIF 1.16 times" in readme
+    scaling = found["scaling", "bf16"]
+    most = (
+        f"it was {min(scaling):.1f} to {max(scaling):.1f} times, the most with {words[max(scaling)]:,} words"
+    )
+    assert most in readme
+
+
+def test_the_kernels_page_says_of_which_commit_each_part_is():
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    commits: dict[str, set[str]] = {}
+    for row in csv.DictReader(newest.read_text().splitlines()):
+        commits.setdefault(row["group"] + row["axis"], set()).add(row["commit"])
+    of = {part: "".join(sorted(found)) for part, found in commits.items()}
+    assert (
+        of["large"] == of["wide"]
+        and of["wikitext2"] == of["scalingN"] == of["scalingV"] == of["deterministic"]
+    )
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    for phrase in (
+        f"The two shapes of 8,192 tokens are of {of['large']}",
+        f"that of Penn Treebank (1,400 tokens) is of {of['penn']}",
+        "That of WikiText-2 (2,800 tokens), the figures",
+        f"the figures against N and V and the sums in fixed order are of {of['wikitext2']}",
+        f"the figure against k is of {of['scalingk']}",
+    ):
+        assert phrase in page, phrase
+
+
+def test_plif_has_the_lower_kl_in_every_combination_tried():
+    for name in ("small", "full"):
+        text = (ROOT / "results" / f"synthetic-{name}.md").read_text(encoding="utf-8")
+        (said,) = re.findall(
+            r"LMS, PLIF beats .* of (\d+) combinations .* KL alone it is ahead in (\d+),", text
+        )
+        assert said[0] == said[1]
+    for page in ("README.md", "docs/index.md", "docs/getting-started.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert "PLIF has a lower KL than softmax and than a mixture in every combination tried" in text
+
+
 def test_the_kernels_page_states_the_newest_counters():
     newest = docs.newest(ROOT / "benchmarks" / "results", docs.COUNTERS)
     if newest is None:
@@ -187,10 +257,14 @@ def test_the_kernels_page_states_the_limits_in_the_code():
     sums, rows = constants("triton/window_sums.py"), constants("triton/kernel_pass.py")
     chunks = constants("chunked.py")
     part, whole = sums["SUMS_SHARE"]
+    source = (ROOT / "src" / "uncork" / "ops" / "triton" / "window_sums.py").read_text()
+    for limit in ("< 2**22", "intervals <= 2**21", "abs(problem.ignore_index) < 2**31"):
+        assert limit in source, limit
     for phrase in (
         f"with more than {rows['SHORT_ROW']:,} words",
         f"rows of {sums['LONG_ROW']:,} words or more",
         f"intervals no wider than {sums['NARROW'] * 1e3:g}e-3",
+        "fewer than 2²² words, at most 2²¹ intervals and an `ignore_index` below 2³¹ in size",
         f"in a window of {sums['THREADS'] * sums['OWN']:,} knots",
         f"with a window of {sums['WINDOW']:,} knots",
         f"{(227 * 1024 - 1024) // 4 * part // whole:,} knots on an H200",

@@ -49,6 +49,9 @@ def test_synthetic_prints_tables_and_the_claim(tmp_path, capsys, quick):
     assert "combinations of vocabulary" in printed and "6 made, 0 left" in printed
     assert cli.main(arguments) == 0
     assert "6 cells found, 0 made" in " ".join(capsys.readouterr().out.split())
+    again = ["synthetic", "--out", str(tmp_path / "again"), *sizes, "--resume", str(tmp_path / "all.jsonl")]
+    assert cli.main(again) == 0
+    assert "6 cells found, 0 made" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

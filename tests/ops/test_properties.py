@@ -61,6 +61,7 @@ def test_any_problem(
     rtol, atol = (1e-10, 1e-12) if dtype == torch.float64 else (2e-5, 2e-5 * size)
     if loss.isnan().all():  # nothing to count: the naive mean has NaN gradients, torch and we have zeros
         assert right["loss"].isnan().all()
+        assert all(not g.any() for name, g in found.items() if name != "loss")
         return
     assert_same(found, right, rtol=rtol, atol=atol)
 

@@ -38,11 +38,12 @@ def test_the_verdict_says_what_the_data_say():
     trial = only(*story())
     # Five heads against softmax, and two functions against the two other controls.
     assert compare.count(trial) == 5 + 2 * 2
-    first, authors, others, note = reading.verdict(trial)
-    assert first.startswith("PLIF from the identity: clearly lower than softmax (-2.00, ")
+    first, authors, others, note, seeds = reading.verdict(trial)
+    assert first.startswith("PLIF from the identity: clearly lower than softmax by seeds alone (-2.00, ")
     assert first.count("clearly lower") == 3
     assert authors.count("not told apart") == 3 and "clearly" not in authors
     assert "MoS clearly lower than softmax" in others and "but not on valid" not in first
+    assert seeds.startswith("By seeds alone: ") and "by seeds alone" not in authors
     assert "9 comparisons" in note and "0.05/9 = 0.0056" in note
 
 
@@ -53,7 +54,7 @@ def test_a_small_p_among_many_is_called_perhaps():
             record["result"]["test_perplexity"] += 1.72  # 0.28 below softmax
     found = compare.to_softmax(only(*records))["PLIF from the identity"]
     assert 0.05 / 9 < found.p < 0.05
-    assert "perhaps lower than softmax, not clearly" in reading.verdict(only(*records))[0]
+    assert "perhaps lower than softmax by seeds alone, not clearly" in reading.verdict(only(*records))[0]
 
 
 def test_the_verdict_says_where_valid_disagrees():
@@ -62,7 +63,8 @@ def test_the_verdict_says_where_valid_disagrees():
         if record["config"]["name"] == "penn_plif":
             record["result"]["valid_perplexity"] += 2.5
     first = reading.verdict(only(*records))[0]
-    assert first.startswith("PLIF from the identity: clearly lower than softmax, but not on valid (-2.00, ")
+    told = "PLIF from the identity: clearly lower than softmax by seeds alone, but not on valid (-2.00, "
+    assert first.startswith(told)
     assert "; valid +0.50)" in first
 
 
@@ -92,7 +94,7 @@ def test_a_difference_is_clear_only_if_it_is_over_text_too():
     verdict = reading.verdict(trial)
     assert verdict[0].startswith("PLIF from the identity: perhaps lower than softmax, not clearly (-2.00, ")
     assert f"over text {expected[0]:+.2f} to {expected[1]:+.2f})" in verdict[0]
-    assert "must leave no doubt" in verdict[-1]
+    assert "must leave no doubt" in verdict[-1] and "seeds alone" not in verdict[0]
     table = tables.control_table(trial, compare.count(trial))
     assert table is not None and "p over text" in table.columns
     first = dict(zip(table.columns, (text for text, _ in table.rows[0]), strict=True))
@@ -124,6 +126,15 @@ def test_without_scores_of_parts_nothing_is_said_of_text():
         assert "over text" not in " ".join(reading.verdict(trial)).lower()
         table = tables.control_table(trial, 9)
         assert table is not None and "p over text" not in table.columns
+
+
+def test_numbers_agree_with_their_nouns():
+    """Two seeds of two heads: one comparison, of one width; and one epoch."""
+    tests = {("plif", 1): 58.0, ("plif", 2): 58.2, ("softmax", 1): 60.0, ("softmax", 2): 60.3}
+    trial = only(*(run(f"penn_{head}", seed, test, epochs=1) for (head, seed), test in tests.items()))
+    text = " ".join([*reading.verdict(trial), *reading.limits(trial)])
+    assert "1 comparison is made" in text and "differences are known to ±" in text
+    assert trial.title.startswith("Penn Treebank, 1 epoch, ")
 
 
 def test_missing_controls_are_named():

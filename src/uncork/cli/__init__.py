@@ -38,8 +38,12 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 
+# The extra that has each package which a command may turn out to need.
+EXTRAS = {"jinja2": "report", "matplotlib": "report", "rich": "cli", "scipy": "theory"}
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand; bad input ends in one line on stderr and exit code 2."""
+    """Run one subcommand; bad input or a missing package ends in one line on stderr and exit code 2."""
     try:
         from tyro.extras import subcommand_cli_from_dict
     except ImportError:
@@ -50,6 +54,22 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"uncork: {error}", file=sys.stderr)
         return 2
+    except ImportError as error:
+        package = _missing(error)
+        if package is None:  # a bug, not something to install
+            raise
+        print(f"uncork: {package} is missing: `pip install 'uncork[{EXTRAS[package]}]'`.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("uncork: interrupted.", file=sys.stderr)
         return 130
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """The package of an extra that could not be imported, by the error or by what caused it."""
+    while error is not None:
+        package = (getattr(error, "name", None) or "").partition(".")[0]
+        if isinstance(error, ImportError) and package in EXTRAS:
+            return package
+        error = error.__cause__
+    return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from uncork.report.reading import convergence_reading, verdict
 from uncork.report.summary import LABELS, METRICS, comparisons, panels
-from uncork.synthetic.bundle import bundle as write_bundle
+from uncork.synthetic.bundle import bundle as write_bundle, unbundle
 from uncork.synthetic.config import Settings
 from uncork.synthetic.grid import Grid, Report, full_grid, run_grid
 
@@ -27,6 +27,7 @@ def synthetic(
     time_limit: float | None = None,
     tolerance: float | None = None,
     bundle: Path | None = None,
+    resume: Path | None = None,
 ) -> None:
     """Fit every head to distributions drawn from Dir(alpha), for a grid of sizes; a few minutes on 2 cores.
 
@@ -44,6 +45,7 @@ def synthetic(
         time_limit: Start no cell that would end later than this many seconds from now.
         tolerance: A fall of the KL per pass below this share is a plateau.
         bundle: Also write all cells to this .jsonl file.
+        resume: A bundle of an earlier run to go on from, if it exists.
     """
     from rich.console import Console
 
@@ -58,6 +60,8 @@ def synthetic(
     grid = grid if contexts is None else replace(grid, contexts=contexts)
     settings = Settings() if tolerance is None else Settings(tolerance=tolerance)
     console = Console()
+    if resume and resume.exists():
+        console.print(f"resuming from {unbundle(resume, out)} cells of {resume}")
     with progress_bar(console) as bar:
         outcome = run_grid(
             grid, out, settings, device=device, workers=workers, time_limit=time_limit, report=bar

@@ -41,7 +41,8 @@ def chunk_bytes(size: int) -> Iterator[None]:
         raise TypeError(f"`size` must be an int, a number of bytes, got {size!r}.")
     if size < 1:
         raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB on CPU.")
-    token = _chunk_bytes.set(size)
+    # The default is known by its number, and may be exceeded by what is faster; what was asked for may not.
+    token = _chunk_bytes.set(size - 1 if size == DEFAULT_CHUNK_BYTES["cuda"] else size)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def disabled() -> Iterator[None]:
 
 def status() -> str:
     """One line: that the compiled pass is in use, or why it is not."""
+    if not _enabled.get():
+        return "torch (switched off)"
     return "compiled" if _library() is not None else f"torch ({_failure()})"
 
 
@@ -110,14 +113,15 @@ class CpuPass(AbstractPass):
         self.fixed_bytes = self.threads * each + 8 * intervals
         if function_grad and form.tensors:
             shape = (self.threads, max(intervals, 1), 2 if intervals else 1)
-            self.sums = torch.zeros(shape, dtype=torch.float64)
+            self.sums = torch.zeros(shape, dtype=torch.float64, device="cpu")
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         library = _library()
         assert library is not None and logits_NKV.is_contiguous()
         tokens, components, words = logits_NKV.shape
-        loss_N = torch.empty(tokens, dtype=torch.float32)
-        dlog_prior_NK = torch.empty(tokens, components) if row_scale_N is not None else None
+        # The library writes float32 into these, whatever torch's default dtype and device are.
+        loss_N = logits_NKV.new_empty(tokens, dtype=torch.float32)
+        dlog_prior_NK = loss_N.new_empty(tokens, components) if row_scale_N is not None else None
         # Kept in a list: the structure holds addresses only, and a freed tensor's address is no good.
         held: list[Tensor] = []
 
@@ -194,7 +198,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _failure() -> str:
-    return _build()[1] or "switched off"
+    return _build()[1]
 
 
 def _compiled(command: list[str]) -> Path:
@@ -225,7 +229,9 @@ def _cache_folder() -> Path:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = root / "uncork"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
+        facts = folder.stat()
+        others_write = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if facts.st_uid == os.getuid() and not others_write and os.access(folder, os.W_OK):
             return folder
     except (OSError, RuntimeError):  # RuntimeError: a user without a home
         pass

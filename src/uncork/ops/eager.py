@@ -6,6 +6,7 @@ callable, which is evaluated exactly, by autograd on the chunk.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,13 +23,17 @@ class _Loss(torch.autograd.Function):
         ctx, problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str, *tensors
     ):
         validate.values(problem)
-        ctx.problem, ctx.reduction, ctx.needs = problem, reduction, needs
-        ctx.size, ctx.backend = size, backend
+        # All tensors are saved by autograd, which frees them after the backward pass and notices when one
+        # has been written to; of the problem only the rest is kept.
+        ctx.form, ctx.options = problem.form, (problem.ignore_index, problem.label_smoothing, problem.z_loss)
+        if problem.form.kind != "callable":  # whose parameters belong to the call
+            ctx.form = replace(problem.form, tensors=())
+        ctx.reduction, ctx.needs, ctx.size, ctx.backend = reduction, needs, size, backend
         ctx.save_for_backward(*tensors)
-        ctx.gradients = None
+        ctx.gradients = ctx.rest = None
         if reduction == "none":
             return custom.loss_of_tokens(problem, size, backend)
-        loss, outcome = custom.loss_and_gradients(problem, reduction, needs, size, backend)
+        loss, ctx.rest, outcome = custom.loss_and_gradients(problem, reduction, needs, size, backend)
         if any(needs):
             ctx.gradients = outcome.gradients
         return loss
@@ -39,22 +44,35 @@ class _Loss(torch.autograd.Function):
         custom.refuse_double_backward(upstream)
         given, ctx.gradients = ctx.gradients, None
         if given is not None:
-            given = custom.scaled_in_place(given, upstream)
+            given = custom.scaled_in_place(given, upstream if ctx.rest is None else upstream * ctx.rest)
         else:
-            _ = ctx.saved_tensors  # raises if one of them has been modified since
+            problem = _saved_problem(ctx)
             if ctx.reduction != "none":
-                upstream = custom.row_scale(ctx.problem, ctx.reduction) * upstream
-                upstream = upstream.expand(len(ctx.problem.latent_NKD))
+                upstream = custom.row_scale(problem, ctx.reduction) * upstream
+                upstream = upstream.expand(len(problem.latent_NKD))
             make = custom.PASSES[ctx.backend]()
-            given = chunked.run(ctx.problem, upstream, Needs(*ctx.needs), ctx.size, make).gradients
-        tensors = [None] * (4 + len(ctx.problem.form.tensors) - len(given))
-        return (None, None, None, None, None, *given, *tensors)
+            given = chunked.run(problem, upstream, Needs(*ctx.needs), ctx.size, make).gradients
+        four, function = given[:4], given[4:]
+        missing = len(ctx.needs_input_grad) - NOT_TENSORS - 6 - len(function)
+        return (*[None] * NOT_TENSORS, *four, None, None, *function, *[None] * missing)
+
+
+# Arguments of `_Loss.forward` before its tensors: those of a problem, two of which have no gradient.
+NOT_TENSORS = 5
+
+
+def _saved_problem(ctx) -> Problem:
+    """The problem again; raises if one of its tensors has been written to since the forward pass."""
+    latent, log_prior, weight, bias, target, class_weight, *tensors = ctx.saved_tensors
+    form = ctx.form if ctx.form.kind == "callable" else replace(ctx.form, tensors=tuple(tensors))
+    return Problem(latent, log_prior, weight, bias, target, class_weight, form, *ctx.options)
 
 
 def loss(problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str) -> Tensor:
     """The loss of a problem."""
     four = (problem.latent_NKD, problem.log_prior_NK, problem.weight_VD, problem.bias_V)
-    answer = _Loss.apply(problem, reduction, needs, size, backend, *four, *problem.form.tensors)
+    tensors = (*four, problem.target, problem.class_weight_V, *problem.form.tensors)
+    answer = _Loss.apply(problem, reduction, needs, size, backend, *tensors)
     assert isinstance(answer, Tensor)
     return answer
 

@@ -1,4 +1,4 @@
-"""The opt-in check for logits that are NaN or infinite."""
+"""The opt-in check of values: logits that are NaN or infinite, and on an accelerator targets out of range."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ _detecting: ContextVar[bool] = ContextVar("uncork_detect_nonfinite", default=Fal
 def detect_nonfinite() -> Iterator[None]:
     """Raise `FloatingPointError` when a logit is NaN or infinite, inside this block.
 
-    It reads the logits back, so on an accelerator every loss waits for the device: for debugging.
+    It reads the logits back, so on an accelerator every loss waits for the device: for debugging. There it
+    also checks the values of targets and of functions, which on CPU is always done.
     """
     token = _detecting.set(True)
     try:
@@ -24,9 +25,14 @@ def detect_nonfinite() -> Iterator[None]:
         _detecting.reset(token)
 
 
+def detecting() -> bool:
+    """Whether values are to be read back, wherever they are."""
+    return _detecting.get()
+
+
 def check(logits_NKV: Tensor, start: int = 0) -> None:
     """Inside `detect_nonfinite`, raise if a logit is not finite; `start` is the first token's number."""
-    if torch.compiler.is_compiling() or not _detecting.get():  # a graph cannot raise on what it reads
+    if torch.compiler.is_compiling() or not detecting():  # a graph cannot raise on what it reads
         return
     bad = ~torch.isfinite(logits_NKV)
     if not bad.any():

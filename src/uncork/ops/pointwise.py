@@ -163,7 +163,8 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
         with autocast.off(z.device.type):
-            f = table.elementwise(call(leaf), z)
+            # A copy, because a module may work in place, and a leaf may not be written to.
+            f = table.elementwise(call(leaf.clone()), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g.to(f.dtype), allow_unused=True)

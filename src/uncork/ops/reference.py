@@ -19,12 +19,13 @@ def token_losses(problem: Problem) -> Tensor:
     if problem.log_prior_NK is not None:
         log_p_NKV = log_p_NKV + problem.log_prior_NK.to(dtype)[..., None]
     log_p_NV = _over_components(log_p_NKV)
+    # A word of weight 0 adds 0 even where its log-probability is -inf.
     if problem.one_word:
         log_p_N = log_p_NV.gather(1, problem.word_N()[:, None])[:, 0]
-        loss_N = -problem.token_weight_N() * log_p_N
+        weight_N = problem.token_weight_N()
+        loss_N = -torch.where(weight_N == 0, 0.0, weight_N * log_p_N)
     else:
         q_NV = problem.distribution_NV()
-        # A word of weight 0 adds 0 even where its log-probability is -inf.
         loss_N = -torch.where(q_NV == 0, 0.0, q_NV * log_p_NV).sum(-1)
     if problem.z_loss:
         square_N = scores_NKV.logsumexp(-1).square().mean(-1)

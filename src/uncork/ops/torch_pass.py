@@ -139,9 +139,10 @@ def _one_word(
     def pull(row_scale_N: Tensor):
         # A softmax, not exp(joint - log_p): far in the tail both are large and their difference is rough.
         share_NK = (row_scale_N * weight_N)[:, None] * joint_NK.softmax(1)
+        share_NK.masked_fill_(weight_N[:, None] == 0.0, 0.0)  # a masked word has no responsibilities
         return share_NK, lambda g_NKV: g_NKV.scatter_add_(2, index_NK1, -share_NK[..., None])
 
-    return -weight_N * joint_NK.logsumexp(1), pull
+    return -torch.where(weight_N == 0, 0.0, weight_N * joint_NK.logsumexp(1)), pull
 
 
 def _distribution(

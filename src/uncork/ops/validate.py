@@ -1,7 +1,7 @@
 """Checks of what users pass in: the argument, the rule, what came, the remedy.
 
-All but `values` read shapes and dtypes and run anywhere. `values` reads the targets themselves and does so
-on CPU only: on an accelerator it would wait for the device.
+All but `values` read shapes and dtypes and run anywhere. `values` reads the targets themselves, on an
+accelerator, where it would wait for the device, only inside `uncork.detect_nonfinite`.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uncork.ops import nonfinite
 from uncork.ops.problem import Problem
 
 
@@ -166,15 +167,17 @@ def function(value: Any, device: torch.device) -> None:
 
 
 def values(problem: Problem) -> None:
-    """Finite functions, targets in range, distributions that are ones; on CPU only, see the module's head."""
+    """Finite functions, targets in range, distributions that are ones; where: see the module's head."""
+    if problem.target.device.type != "cpu" and not nonfinite.detecting():
+        return
     for parameter in problem.form.tensors:
-        if parameter.device.type == "cpu" and not bool(parameter.isfinite().all()):
+        if not bool(parameter.isfinite().all()):
             raise ValueError(
                 "`function` must have finite parameters, got NaN or infinity among them. Load an earlier "
                 "state, or start again from reset_parameters() with a smaller learning rate."
             )
     given = problem.target
-    if given.device.type != "cpu" or given.numel() == 0:
+    if given.numel() == 0:
         return
     if problem.dense:
         _distributions(given)

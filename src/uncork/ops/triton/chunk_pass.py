@@ -45,7 +45,7 @@ class TritonPass(KernelPass):
         rows, latent_NKD = tokens * components, problem.latent_NKD
         want_gradient = row_scale_N is not None
         dlogits_NKV = narrow_view(logits_NKV, latent_NKD.dtype) if want_gradient else logits_NKV
-        loss_N = torch.empty(tokens, device=logits_NKV.device)
+        loss_N = torch.empty(tokens, dtype=torch.float32, device=logits_NKV.device)
         # A kernel needs some pointer in place of what it does not touch: the losses serve.
         unused = loss_N
         way = None if self.sums is None or not want_gradient or not tokens else self.sums.way

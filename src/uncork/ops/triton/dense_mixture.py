@@ -22,7 +22,7 @@ class DenseMixturePass(KernelPass):
         rows = tokens * components
         prior_NK = problem.log_prior_NK
         assert prior_NK is not None
-        loss_N = torch.empty(tokens, device=logits_NKV.device)
+        loss_N = torch.empty(tokens, dtype=torch.float32, device=logits_NKV.device)
         target_NV = problem.target.float().contiguous()
         row_stats = self.shared("row_stats", (2 * rows,), loss_N)
         self.reduce_rows(problem, logits_NKV, target_NV, row_stats, fold=False)

@@ -9,6 +9,7 @@ import abc
 import torch
 from torch import Tensor
 
+from uncork.ops.pointwise import value
 from uncork.ops.problem import Problem
 
 
@@ -74,7 +75,9 @@ class IntegerSums(Sums):
         # |g| summed over a row is at most twice the token's weight, and z-loss adds its own.
         reach_N = 2.0 * problem.token_weight_N()
         if problem.z_loss:
-            reach_N = reach_N + 2.0 * problem.z_loss * logits_NKV.abs().amax((1, 2)).add(64.0)
+            # logsumexp lies between the highest f and log V more.
+            highest_NK = value(problem.form, logits_NKV.amax(2)).abs().nan_to_num(posinf=0.0)
+            reach_N = reach_N + 2.0 * problem.z_loss * highest_NK.amax(1).add(64.0)
         mass = (reach_N * row_scale_N).abs().nan_to_num(posinf=0.0).sum()
         unit = (UNITS / mass).clamp(max=1e37)  # a mass of 0 has nothing to measure
         ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)

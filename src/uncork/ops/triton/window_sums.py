@@ -41,7 +41,7 @@ class WindowSums(Sums):
         self.width = width
         # In float32, to which a block may add thousands of times: several copies keep what each loses small.
         self.spills = max(1, min(MOST_SPILLS, SPILLED_INTERVALS // intervals))
-        self.spill = torch.zeros(self.spills * 2 * intervals, device=device)
+        self.spill = torch.zeros(self.spills * 2 * intervals, dtype=torch.float32, device=device)
         self.beyond = torch.zeros(2, dtype=torch.float64, device=device)
         self.staging: Tensor | None = None
         self.window = torch.empty(2, dtype=torch.int32, device=device)
@@ -52,7 +52,7 @@ class WindowSums(Sums):
             return False
         rows, words = logits_NKV.shape[0] * logits_NKV.shape[1], logits_NKV.shape[2]
         self.blocks = min(self.blocks, rows)
-        self.staging = torch.empty(self.blocks, self.width, device=logits_NKV.device)
+        self.staging = logits_NKV.new_empty(self.blocks, self.width, dtype=torch.float32)
         table_kernels.window_kernel[(1,)](
             logits_NKV,
             self.window,

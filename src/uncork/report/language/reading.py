@@ -35,9 +35,14 @@ def verdict(trial: Trial) -> list[str]:
         lines.append(
             "In brackets: difference of mean test perplexity, its 95 % interval, p of Welch's t-test, and "
             "the difference on valid, by which epochs and settings are chosen. "
-            f"{comparisons} comparisons are made on these runs, so one p below {LEVEL} means little: only p "
+            f"{_made(comparisons)} on these runs, so one p below {LEVEL} means little: only p "
             f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
         )
+        if not all(found.over_text for found in [*tests, *others]):
+            lines.append(
+                "By seeds alone: the runs kept no losses on parts of the text, so how much texts vary is not "
+                "known, and a difference that seeds agree on may be one of this text only."
+            )
         if any(found.over_text for found in [*tests, *others]):
             lines.append(
                 "Seeds tell how much training varies, not how much texts do. Over text: the 95 % interval of "
@@ -45,6 +50,10 @@ def verdict(trial: Trial) -> list[str]:
                 "Both must leave no doubt for a difference to be called clear."
             )
     return lines
+
+
+def _made(comparisons: int) -> str:
+    return "1 comparison is made" if comparisons == 1 else f"{comparisons} comparisons are made"
 
 
 def _outcome(found: Difference, comparisons: int) -> str:
@@ -56,6 +65,8 @@ def _outcome(found: Difference, comparisons: int) -> str:
     name = found.control.label
     if found.worst_p >= LEVEL:
         return f"not told apart from {name} ({numbers})"
+    if found.over_text is None:
+        name += " by seeds alone"
     if found.valid * found.mean < 0:
         name += ", but not on valid"
     if found.worst_p < LEVEL / comparisons:
@@ -121,9 +132,10 @@ def _seeds(trial: Trial) -> str:
     tests = to_controls(trial)
     if not tests:
         return f"{text} for each head."
-    widths = sorted((found.high - found.low) / 2 for found in tests)
+    widths = sorted({round((found.high - found.low) / 2, 2) for found in tests})
+    known = f"±{widths[0]:.2f}" if len(widths) == 1 else f"between ±{widths[0]:.2f} and ±{widths[-1]:.2f}"
     return (
-        f"{text} for each head: differences are known to between ±{widths[0]:.2f} and ±{widths[-1]:.2f}. "
+        f"{text} for each head: differences are known to {known}. "
         "Effects smaller than that cannot be seen here, and an interval around zero is no proof of equality."
     )
 

@@ -96,8 +96,7 @@ def cost_table(trial: Trial) -> Table:
             ]
         )
     columns = ["head", "parameters", "seconds per epoch", "against softmax", "peak memory, MiB"]
-    title = "Cost; softmax is that of the same time, or of another with as many runs side by side"
-    return Table(title, columns, rows)
+    return Table("Cost; ratios are to softmax runs under the same load", columns, rows)
 
 
 def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:

@@ -196,10 +196,14 @@ def _tell_apart(arms: list[Arm]) -> None:
             arm.label += f" ({', '.join(texts)})" if texts else ""
 
 
+def _epochs(number: int) -> str:
+    return "1 epoch" if number == 1 else f"{number} epochs"
+
+
 def _title(budget: dict[str, Any]) -> str:
     corpus = budget["data.corpus"]
     # Of a folder of one's own only its name: where it lies is nobody's business.
-    parts = [CORPORA.get(corpus, PurePath(corpus).name), f"{budget['epochs']} epochs"]
+    parts = [CORPORA.get(corpus, PurePath(corpus).name), _epochs(budget["epochs"])]
     if budget["data.limit_tokens"]:
         parts.append(f"{budget['data.limit_tokens']:,} words of each text")
     if budget["max_steps"]:
