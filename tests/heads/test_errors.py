@@ -92,6 +92,19 @@ def test_another_dtype(name):
         ALL_HEADS[name](D, V)(torch.randn(2, D).double(), torch.tensor([0, 1]))
 
 
+@pytest.mark.parametrize("words, columns", [(-2, 0), (0, 3)])
+@over_heads
+def test_tied_to_a_weight_of_another_shape(name, words, columns):
+    """Too few rows would give scores of too few words, without a word."""
+    head = ALL_HEADS[name](D, V)
+    rows, width = head.weight.shape
+    head.weight = nn.Parameter(torch.randn(rows + words, width + columns))
+    wrong = rf"`weight` of the head must have shape \({rows}, {width}\), got.*Tie it"
+    for call in (head, head.predict, lambda hidden: head(hidden, torch.tensor([0, 1]))):
+        with pytest.raises(ValueError, match=wrong):
+            call(torch.randn(2, D))
+
+
 @pytest.mark.parametrize("kind", [AbstractHead])
 def test_abstract(kind):
     with pytest.raises(TypeError, match="abstract"):

@@ -148,10 +148,19 @@ WRONG = {
         ValueError,
         "`weight`.*on (cpu|cuda.*).*meta",
     ),
-    "unknown reduction": ({"reduction": "avg"}, ValueError, "`reduction`.*one of mean, sum, none, got 'avg'"),
-    "ignore_index is a float": ({"ignore_index": 1.0}, TypeError, "`ignore_index` must be an int, got 1.0"),
-    "ignore_index is None": ({"ignore_index": None}, TypeError, "`ignore_index` must be an int, got None"),
-    "too much smoothing": ({"label_smoothing": 1.5}, ValueError, r"`label_smoothing`.*\[0, 1\], got 1.5"),
+    "unknown reduction": (
+        {"reduction": "avg"},
+        ValueError,
+        "`reduction`.*one of mean, sum, none, got 'avg'.*none",
+    ),
+    "ignore_index is a float": ({"ignore_index": 1.0}, TypeError, "`ignore_index`.*an int, got 1.0. To"),
+    "ignore_index is None": (
+        {"ignore_index": None},
+        TypeError,
+        "`ignore_index`.*an int, got None. To ignore",
+    ),
+    "ignore_index is too large": ({"ignore_index": 2**70}, ValueError, "`ignore_index`.*64-bit.*Choose"),
+    "too much smoothing": ({"label_smoothing": 1.5}, ValueError, r"`label_smoothing`.*\[0, 1\], got 1.5. It"),
     "smoothing is NaN": (
         {"label_smoothing": float("nan")},
         ValueError,
@@ -160,9 +169,9 @@ WRONG = {
     "smoothing is text": (
         {"label_smoothing": "0.1"},
         TypeError,
-        "`label_smoothing` must be a number, got '0.1'",
+        r"`label_smoothing` must be a number, got '0.1'. Convert it with float\(\)",
     ),
-    "negative z-loss": ({"z_loss": -1e-4}, ValueError, "`z_loss`.*at least 0, got -0.0001"),
+    "negative z-loss": ({"z_loss": -1e-4}, ValueError, "`z_loss`.*at least 0, got -0.0001. 0 leaves"),
     "infinite z-loss": ({"z_loss": float("inf")}, ValueError, "`z_loss`.*finite.*inf"),
     "z-loss is a bool": ({"z_loss": True}, TypeError, "`z_loss` must be a number, got True"),
     "function is a class": (

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,8 +31,8 @@ from uncork.functions import PLIF
 from uncork.ops import chunked, validate
 
 
-over_triton = pytest.mark.parametrize("backend", [TRITON] if not TRITON.missing else [], ids=lambda b: b.id)
-LOW = (torch.bfloat16, torch.float16)
+missing = pytest.mark.skipif(bool(TRITON.missing), reason=f"no Triton kernels: {TRITON.missing}")
+over_triton = pytest.mark.parametrize("backend", [pytest.param(TRITON, marks=missing, id=TRITON.id)])
 
 
 @contextlib.contextmanager
@@ -206,3 +207,41 @@ def test_a_budget_of_the_default_size_is_a_budget():
         assert chunked.budget("cuda") == default - 1
     with uncork.chunk_bytes(1000):
         assert chunked.budget("cuda") == 1000
+
+
+class Separable(nn.Module):
+    """A user's own module that happens to have a layer named as our functions' method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pointwise = nn.Linear(1, 1, bias=False)
+
+    def forward(self, z):
+        return z * self.pointwise.weight.abs()[0, 0]
+
+
+def test_a_module_with_a_layer_of_that_name_is_a_module():
+    case = make_case((5,), function=Separable(), dtype=torch.float32)
+    with CHUNKED.on():
+        found = gradients(our_loss(case, "chunked"), case)
+    with REFERENCE.on():
+        expected = gradients(our_loss(case, "reference"), case)
+    assert_same(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_of_numpy_are_numbers():
+    case = make_case((5,), ignore_index=3, label_smoothing=0.25)
+    expected = ours(case, CHUNKED)
+    case.options |= {"ignore_index": np.int64(3), "label_smoothing": np.float32(0.25)}
+    assert_same(ours(case, CHUNKED), expected, rtol=0, atol=0)
+
+
+@over_fused
+def test_transforms_of_torch_func_name_the_backend_that_knows_them(backend):
+    case = make_case((5,), dtype=torch.float64)
+    loss = lambda name: lambda x: uncork.linear_cross_entropy(x, case.weight, case.target, backend=name)
+    with backend.on(), pytest.raises(RuntimeError, match='torch.func.*backend="reference"'):
+        torch.func.grad(loss(backend.name))(case.input)
+    found = torch.func.grad(loss("reference"))(case.input.detach())
+    (expected,) = torch.autograd.grad(loss("reference")(case.input), case.input)
+    torch.testing.assert_close(found, expected)

@@ -119,12 +119,21 @@ class AbstractHead(nn.Module, abc.ABC):
     def _rows_per_token(self) -> int:
         return 1
 
+    def _width(self) -> int:
+        """Of a row of `weight`."""
+        return self.in_features
+
     def _check(self, hidden: Any) -> None:
         """`hidden` is (..., in_features), of the dtype and on the device of the weight."""
         if validate.floating("hidden", hidden).dim() < 1 or hidden.shape[-1] != self.in_features:
             raise ValueError(
                 f"`hidden` must have shape (..., {self.in_features}), got {tuple(hidden.shape)}. Its last "
                 "dimension is `in_features` of the head."
+            )
+        if self.weight.shape != (self.num_classes, self._width()):
+            raise ValueError(
+                f"`weight` of the head must have shape ({self.num_classes}, {self._width()}), got "
+                f"{tuple(self.weight.shape)}. Tie it to an embedding of as many words and columns."
             )
         if not autocast.enabled(hidden.device.type):
             validate.same("hidden", hidden, "weight", self.weight)

@@ -89,5 +89,8 @@ class MixtureHead(AbstractHead):
     def _rows_per_token(self) -> int:
         return self.components
 
+    def _width(self) -> int:
+        return self.embedding_features
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, components={self.components}"

@@ -101,7 +101,10 @@ def mixture_cross_entropy(
     validate.on_device("log_prior", log_prior, linear_weight.device)
     components, width = latent.shape[-2:]
     if components < 1:
-        raise ValueError("`latent` must have at least one component, got 0.")
+        raise ValueError(
+            "`latent` must have at least one component, got 0. "
+            "For one vector per token use linear_cross_entropy."
+        )
     return _loss(
         latent.reshape(-1, components, width), log_prior.reshape(-1, components),
         linear_weight, linear_bias, target, tuple(latent.shape[:-2]),
@@ -144,7 +147,7 @@ def _loss(
             target=target if target.is_floating_point() else target.long(),
             class_weight_V=weight,
             form=form,
-            ignore_index=ignore_index,
+            ignore_index=int(ignore_index),
             label_smoothing=float(label_smoothing),
             z_loss=float(z_loss),
         )

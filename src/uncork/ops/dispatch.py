@@ -8,6 +8,11 @@ from uncork.ops.problem import Problem
 
 
 def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "torch.func transforms (grad, vmap, jvp) are not computed by this backend; use "
+            'backend="reference", with a function in closed form, or autograd.'
+        )
     needs = _needs(problem)
     size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":
@@ -34,9 +39,9 @@ def resolve(backend: str, device: torch.device) -> str:
     if backend == "auto":
         on_gpu = device.type == "cuda" and not triton.available(device)
         return "triton" if on_gpu else "chunked"
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
-        raise ValueError(f"`backend` must be one of {names}, got {backend!r}.")
+        raise ValueError(f'`backend` must be one of {names}, got {backend!r}. "auto" chooses by the device.')
     if backend == "triton" and (reason := triton.available(device)):
         raise ValueError(f'`backend` must be able to run: {reason}, got \'triton\'. Use "auto" or "chunked".')
     return backend

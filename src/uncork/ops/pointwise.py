@@ -39,7 +39,8 @@ IDENTITY = Pointwise("identity")
 
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
     """The form of a function module, its factors in `dtype`; a stranger's module is a callable."""
-    form = function.pointwise(dtype, device) if hasattr(function, "pointwise") else None
+    # Of the class: a stranger's module may well have a layer of that name.
+    form = function.pointwise(dtype, device) if hasattr(type(function), "pointwise") else None
     return exactly(function) if form is None else form
 
 

@@ -4,6 +4,7 @@ All but `values` read shapes and dtypes and run anywhere. `values` reads the tar
 accelerator, where it would wait for the device, only inside `uncork.detect_nonfinite`.
 """
 
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ REDUCTIONS = ("mean", "sum", "none")
 def tensor(name: str, value: Any) -> Tensor:
     """`value` itself, if it is a tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}.")
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Convert it with torch.as_tensor()."
+        )
     return value
 
 
@@ -35,10 +38,14 @@ def floating(name: str, value: Any) -> Tensor:
 def weights(linear_weight: Any, linear_bias: Any) -> None:
     """`linear_weight` (V, D) and `linear_bias` (V,) or None."""
     if floating("linear_weight", linear_weight).dim() != 2:
-        raise ValueError(f"`linear_weight` must have shape (words, width), got {tuple(linear_weight.shape)}.")
+        raise ValueError(
+            f"`linear_weight` must have shape (words, width), got {tuple(linear_weight.shape)}. Pass the "
+            "weight of a linear layer as it is."
+        )
     if 0 in linear_weight.shape:
         raise ValueError(
-            f"`linear_weight` must have at least one word and one column, got {tuple(linear_weight.shape)}."
+            f"`linear_weight` must have at least one word and one column, got {tuple(linear_weight.shape)}. "
+            "Look at the sizes the layer was made with."
         )
     if linear_bias is None:
         return
@@ -46,7 +53,7 @@ def weights(linear_weight: Any, linear_bias: Any) -> None:
     if floating("linear_bias", linear_bias).shape != (words,):
         raise ValueError(
             f"`linear_bias` must have shape ({words},), one per row of `linear_weight`, "
-            f"got {tuple(linear_bias.shape)}."
+            f"got {tuple(linear_bias.shape)}. Pass the bias of the same layer, or None."
         )
     on_device("linear_bias", linear_bias, linear_weight.device)
 
@@ -122,15 +129,25 @@ def class_weight(value: Any, words: int, device: torch.device) -> None:
 def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any) -> None:
     """The scalar keywords."""
     if reduction not in REDUCTIONS:
-        raise ValueError(f"`reduction` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}.")
-    if not isinstance(ignore_index, int) or isinstance(ignore_index, bool):
-        raise TypeError(f"`ignore_index` must be an int, got {ignore_index!r}.")
+        raise ValueError(
+            f"`reduction` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}. For another, reduce "
+            'what "none" gives.'
+        )
+    if not isinstance(ignore_index, Integral) or isinstance(ignore_index, bool):
+        raise TypeError(f"`ignore_index` must be an int, got {ignore_index!r}. To ignore none, leave it out.")
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(
+            f"`ignore_index` must be a 64-bit integer, got {ignore_index}. Choose one that targets can have."
+        )
     number("label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"`label_smoothing` must lie in [0, 1], got {label_smoothing}.")
+        raise ValueError(
+            f"`label_smoothing` must lie in [0, 1], got {label_smoothing}. It is a probability; "
+            "0 smooths nothing."
+        )
     number("z_loss", z_loss)
     if not 0.0 <= z_loss < float("inf"):
-        raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}.")
+        raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}. 0 leaves it out.")
 
 
 def ignorable(target: Tensor, ignore_index: int) -> None:
@@ -144,8 +161,8 @@ def ignorable(target: Tensor, ignore_index: int) -> None:
 
 def number(name: str, value: Any) -> None:
     """A real number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}` must be a number, got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number, got {value!r}. Convert it with float().")
 
 
 def function(value: Any, device: torch.device) -> None:
@@ -173,8 +190,8 @@ def values(problem: Problem) -> None:
     for parameter in problem.form.tensors:
         if not bool(parameter.isfinite().all()):
             raise ValueError(
-                "`function` must have finite parameters, got NaN or infinity among them. Load an earlier "
-                "state, or start again from reset_parameters() with a smaller learning rate."
+                "`function` must have finite parameters and values, got NaN or infinity among them. Load an "
+                "earlier state, start again with a smaller learning rate, or tabulate over a smaller bound."
             )
     given = problem.target
     if given.numel() == 0:
