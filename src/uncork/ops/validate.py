@@ -135,7 +135,7 @@ def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any
         )
     if not isinstance(ignore_index, Integral) or isinstance(ignore_index, bool):
         raise TypeError(f"`ignore_index` must be an int, got {ignore_index!r}. To ignore none, leave it out.")
-    if not -(2**63) <= ignore_index < 2**63:
+    if not -(2**63) <= int(ignore_index) < 2**63:
         raise ValueError(
             f"`ignore_index` must be a 64-bit integer, got {ignore_index}. Choose one that targets can have."
         )
