@@ -81,13 +81,14 @@ def parts_story(shift):
 
 
 def test_a_difference_is_clear_only_if_it_is_over_text_too():
-    trial = parts_story(0.01)
+    trial = parts_story(0.012)
     found = compare.to_softmax(trial)["PLIF from the identity"]
-    gaps = [-0.01, -0.02, -0.03, -0.04]
+    softmax = [0.0, -0.1, 0.1, 0.0]  # nats around their mean, each worth the head's own perplexity
+    plif = [nats - 0.012 * n for nats, n in zip(softmax, (-1.5, -0.5, 0.5, 1.5), strict=True)]
+    gaps = [58.0 * (1.0 + a) - 60.0 * (1.0 + b) for a, b in zip(plif, softmax, strict=True)]
+    assert found.over_text is not None and mean(gaps) == pytest.approx(found.mean)
     half = stats.t.ppf(0.975, 3) * stdev(gaps) / 2.0
-    assert found.over_text is not None
-    per_nat = 59.0  # the mean of the two perplexities
-    expected = [-2.0 - per_nat * half, -2.0 + per_nat * half]
+    expected = [-2.0 - half, -2.0 + half]
     assert [found.over_text.low, found.over_text.high] == pytest.approx(expected)
     assert found.over_text.p == pytest.approx(stats.ttest_1samp(gaps, 0.0)[1])
     assert found.p < 0.05 / 9 < found.over_text.p < 0.05 and found.worst_p == found.over_text.p
@@ -109,7 +110,8 @@ def test_one_seed_is_judged_by_text_alone():
     )
     ((plif, softmax, found),) = compare.over_text_alone(trial)
     assert (plif.role, softmax.role) == ("plif", "softmax")
-    half = 59.0 * stats.t.ppf(0.975, 2) * stdev([-0.1, -0.05, -0.15]) / math.sqrt(3)
+    gaps = [58.0 * plif - 60.0 * softmax for plif, softmax in ((0.0, 0.0), (-0.05, -0.1), (0.05, 0.1))]
+    half = stats.t.ppf(0.975, 2) * stdev(gaps) / math.sqrt(3)
     assert (found.low, found.high) == pytest.approx((-2.0 - half, -2.0 + half))
     text = " ".join(reading.limits(trial))
     assert f"PLIF from the identity against softmax {found.low:+.2f} to {found.high:+.2f}. These are" in text
@@ -128,12 +130,37 @@ def test_without_scores_of_parts_nothing_is_said_of_text():
         assert table is not None and "p over text" not in table.columns
 
 
+def test_the_interval_and_p_over_text_are_of_one_difference():
+    """Where seeds spread, the mean perplexity and the mean loss may disagree about the sign."""
+    scores = {"softmax": (65.0, 65.2, 64.8), "plif": (55.0, 55.5, 90.0)}
+    nats = [-0.02, 0.01, 0.0, 0.01, 0.02, -0.02]
+    records = [
+        run(f"penn_{head}", seed, test, test_nll_parts=[math.log(test) + n * (1 + seed / 9) for n in nats])
+        for head, tests in scores.items()
+        for seed, test in enumerate(tests)
+    ]
+    found = compare.to_softmax(only(*records))["PLIF from the identity"].over_text
+    assert found is not None and found.low < found.high
+    assert (found.low > 0.0 or found.high < 0.0) == (found.p < 0.05)
+
+
+def test_a_control_of_one_seed_is_shown_and_not_tested():
+    records = [r for r in story() if r["config"]["name"] != "penn_temperature" or r["config"]["seed"] == 1]
+    text = " ".join(reading.verdict(only(*records)))
+    assert (
+        "Not tested, for the control has one seed: PLIF from the identity against learned temperature" in text
+    )
+    assert f"learned temperature {58.0 - 59.95:+.2f} (valid {58.0 - 59.95:+.2f})" in text
+    assert "Not tested" not in " ".join(reading.verdict(only(*story())))
+
+
 def test_numbers_agree_with_their_nouns():
     """Two seeds of two heads: one comparison, of one width; and one epoch."""
     tests = {("plif", 1): 58.0, ("plif", 2): 58.2, ("softmax", 1): 60.0, ("softmax", 2): 60.3}
     trial = only(*(run(f"penn_{head}", seed, test, epochs=1) for (head, seed), test in tests.items()))
     text = " ".join([*reading.verdict(trial), *reading.limits(trial)])
-    assert "1 comparison is made" in text and "differences are known to ±" in text
+    assert "1 comparison is made" in text and "several seeds are known to ±" in text
+    assert "means little" not in text
     assert trial.title.startswith("Penn Treebank, 1 epoch, ")
 
 

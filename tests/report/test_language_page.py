@@ -75,3 +75,27 @@ def test_a_damaged_run_is_named(folders, tmp_path):
     (tmp_path / "bad.jsonl").write_text(json.dumps({"kind": "something"}) + "\n")
     with pytest.raises(ValueError, match="found none"):
         load([tmp_path / "bad.jsonl"])
+
+
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [
+        ("config.json", "{}", "lacks 'data'"),
+        ("config.json", "[]", "lacks"),
+        ("provenance.json", "{}", "its provenance lacks uncork, commit, torch, hardware"),
+        ("result.json", "{}", "its result lacks parameters"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_named(tmp_path, name, text, reason):
+    folder = write_folder(tmp_path / "run", run("penn_softmax", 1, 60.0))
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=f"whole records of runs; of `.*run` .*{reason}.*Leave it out"):
+        load([tmp_path])
+
+
+def test_so_is_a_line_of_a_bundle(tmp_path):
+    record = run("penn_softmax", 1, 60.0)
+    del record["provenance"]
+    (tmp_path / "all.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match="of `.*all.jsonl` its provenance lacks"):
+        load([tmp_path / "all.jsonl"])

@@ -10,6 +10,7 @@ from uncork.lm.optim import Doubling
 from uncork.report.language import figures, reading, tables
 from uncork.report.language.runs import Run
 from uncork.report.language.sections import language_sections
+from uncork.report.language.trials import trials
 
 
 def test_the_table_stands_beside_the_published_one():
@@ -71,6 +72,32 @@ def test_costs_are_compared_with_runs_of_the_same_time():
         extra["provenance"]["started"] = "2026-01-02T00:00:01+00:00"
         records.append(extra)
     assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "–"
+
+
+def test_runs_of_another_corpus_count_as_company():
+    """Three runs on WikiText-2 beside it, and none beside softmax: no ratio can be said."""
+    softmax, plif = run("penn_softmax", 1, 60.0), run("penn_plif", 2, 59.0, seconds_per_epoch=20.0)
+    beside = [run("wikitext2_softmax", seed, 70.0) for seed in (12, 22, 32)]
+    assert (
+        cells(tables.cost_table(only(softmax, plif)), "PLIF from the identity")["against softmax"] == "2.00x"
+    )
+    (shared,) = [t for t in trials(of(softmax, plif, *beside)) if "Penn" in t.title]
+    assert cells(tables.cost_table(shared), "PLIF from the identity")["against softmax"] == "–"
+    for record in beside:
+        record["provenance"]["hardware"] = "another machine"
+    (apart,) = [t for t in trials(of(softmax, plif, *beside)) if "Penn" in t.title]
+    assert cells(tables.cost_table(apart), "PLIF from the identity")["against softmax"] == "2.00x"
+
+
+def test_a_result_whose_epochs_were_lost_is_still_shown():
+    records = story()
+    lost = [r for r in records if r["config"]["name"] == "penn_plif"]
+    for record in lost:
+        record["metrics"] = []
+    trial = only(*records)
+    assert "PLIF from the identity" not in figures.curve_figure(trial).alt
+    assert "PLIF from the identity" not in figures.gap_figure(trial).alt
+    assert cells(tables.perplexity_table(trial), "PLIF from the identity")["test"] == "58.00 ± 0.10"
 
 
 def test_seconds_side_by_side():
@@ -175,3 +202,7 @@ def test_sections_come_only_where_there_is_something_to_show():
 def test_no_path_of_a_machine_reaches_the_page():
     (section, *_) = language_sections(of(run("penn_softmax", 1, 60.0, ("data.corpus=/srv/me/texts",))))
     assert section.title.startswith("texts, 6 epochs") and "/srv" not in section.anchor
+    mine = only(run("penn_softmax", 1, 60.0, ("data.corpus=/srv/me/my texts #1 (ü)",)))
+    assert mine.anchor == "my-texts-1-6"
+    (row,) = tables.run_table(mine).rows
+    assert "'data.corpus=my texts #1 (ü)'" in row[-1][0] and "/srv" not in row[-1][0]

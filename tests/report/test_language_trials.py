@@ -142,3 +142,32 @@ def test_products_in_low_precision_are_of_the_budget():
 def test_one_setting_of_each_head_needs_no_word():
     text = " ".join(reading.limits(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))))
     assert "several settings" not in text and "settings of its own" not in text
+
+
+def test_a_frozen_function_is_no_learned_one():
+    frozen = "model.head.function.frozen=true"
+    trial = only(
+        run("penn_temperature", 1, 60.0),
+        run("penn_temperature", 1, 59.0, (frozen,)),
+        run("penn_mos_plif", 1, 56.0, (frozen,)),
+        run("penn_plif", 1, 58.0),
+        run("penn_plif_frozen", 1, 58.5),
+    )
+    roles = {found.label: found.role for found in trial.arms}
+    assert roles["learned temperature"] == "temperature" and roles["PLIF, random and frozen"] == "plif_frozen"
+    others = sorted(label for label, role in roles.items() if role == "other")
+    assert [label.partition(" (")[0] for label in others] == ["MoS with PLIF, frozen", "Scale, frozen"]
+    control = trial.control(arm(trial, "plif"), "temperature")
+    assert control is not None and control.label == "learned temperature"
+
+
+def test_finetuned_runs_of_several_seeds_are_one_arm():
+    """Each goes on from a run of its own, and none is what was published without."""
+    records = [
+        run(f"penn_{head}", seed, 60.0 - seed, (f"finetune=runs/{head}-{seed}",))
+        for head in ("softmax", "plif_authors")
+        for seed in (1, 2, 3)
+    ]
+    trial = only(*records)
+    assert [len(found.runs) for found in trial.arms] == [3, 3] and trial.title.endswith("finetuned")
+    assert reading.sources(trial) is None

@@ -30,7 +30,7 @@ def load(runs: Iterable[Path]) -> Results:
         if not run.exists():
             raise ValueError(f"`runs` must name existing folders or files; `{run}` does not exist.")
         folders = find_runs(run)
-        records += [run_record(folder) for folder in folders]
+        records += [_folder_record(folder) for folder in folders]
         for path in _files(run, folders):
             for record in _records(path):
                 _take(results, records, seen, record, path)
@@ -56,6 +56,43 @@ def _records(path: Path) -> Iterable[Any]:
     return read_jsonl(path) if path.suffix == ".jsonl" else [read_json(path)]
 
 
+# What the sections read of a run, by the part of its record that holds it.
+NEEDED = {
+    "config": ("name", "seed", "epochs", "model", "data", "optim"),
+    "provenance": ("uncork", "commit", "torch", "hardware"),
+    "result": ("parameters", "epochs", "valid_perplexity", "test_perplexity"),
+}
+
+
+def _folder_record(folder: Path) -> dict[str, Any]:
+    try:
+        record = run_record(folder)
+    except (AttributeError, KeyError, TypeError) as error:  # a file that is JSON and not what it should be
+        raise ValueError(_not_a_run(folder, f"`config.json` lacks {error}")) from error
+    return _checked(record, folder)
+
+
+def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The record, if it has what is read of it; one that was edited or cut may not."""
+    for part, names in NEEDED.items():
+        held = record.get(part)
+        if part == "result" and held is None:  # not ended
+            continue
+        lost = names if not isinstance(held, dict) else [name for name in names if name not in held]
+        if lost:
+            raise ValueError(_not_a_run(path, f"its {part} lacks {', '.join(lost)}"))
+    if not isinstance(record.get("metrics"), list):
+        raise ValueError(_not_a_run(path, "it has no list of metrics"))
+    return record
+
+
+def _not_a_run(path: Path, reason: str) -> str:
+    return (
+        f"`runs` must hold whole records of runs; of `{path}` {reason}. Leave it out, or take it from where "
+        "it was made."
+    )
+
+
 def _take(results: Results, runs: list[dict[str, Any]], seen: set, record: Any, path: Path) -> None:
     kind = record.get("kind") if isinstance(record, dict) else None
     if kind == "synthetic-cell":
@@ -65,7 +102,7 @@ def _take(results: Results, runs: list[dict[str, Any]], seen: set, record: Any, 
             seen.add(key)
             results.cells.append(record)
     elif kind == RUN_KIND:
-        runs.append(record)
+        runs.append(_checked(record, path))
     elif kind == "theory":
         results.theory = record
     elif path.name != "config.json" and path not in results.other:

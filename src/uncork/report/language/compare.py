@@ -65,11 +65,7 @@ def over_text(arm: Arm, control: Arm) -> OverText | None:
         return None
     test: Any = stats.ttest_1samp(gaps, 0.0)
     low, high = test.confidence_interval(1.0 - LEVEL)
-    # Around the difference of means: that of logarithms is another where seeds spread.
-    perplexities = [mean(each.values("test_perplexity")) for each in (arm, control)]
-    half = float(high - low) / 2.0 * mean(perplexities)  # what a nat is there
-    gap = perplexities[0] - perplexities[1]
-    return OverText(gap - half, gap + half, float(test.pvalue))
+    return OverText(float(low), float(high), float(test.pvalue))
 
 
 def difference(arm: Arm, control: Arm) -> Difference | None:
@@ -119,6 +115,12 @@ def to_controls(trial: Trial) -> list[Difference]:
     pairs = [(arm, trial.control(arm, role)) for arm in trial.arms for role in CONTROLS.get(arm.role, ())]
     compared = [difference(arm, control) for arm, control in pairs if control]
     return [found for found in compared if found]
+
+
+def untested(trial: Trial) -> list[tuple[Arm, Arm]]:
+    """Learned functions of several seeds, and controls that have one seed only."""
+    pairs = [(arm, trial.control(arm, role)) for arm in trial.arms for role in CONTROLS.get(arm.role, ())]
+    return [(arm, control) for arm, control in pairs if control and len(control.runs) < 2 <= len(arm.runs)]
 
 
 def count(trial: Trial) -> int:

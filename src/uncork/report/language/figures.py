@@ -39,6 +39,8 @@ def curve_figure(trial: Trial) -> Figure:
     look, rows = styles(trial), []
     for arm in trial.arms:
         epochs, means, deviations = curve(arm)
+        if not epochs:  # a result whose epochs were lost
+            continue
         _line(axes, epochs, means, look[arm.label], arm.label)
         low, high = np.subtract(means, deviations), np.add(means, deviations)
         axes.fill_between(epochs, low, high, color=look[arm.label][0], alpha=0.15, linewidth=0)
@@ -77,6 +79,8 @@ def gap_figure(trial: Trial) -> Figure:
         shared = [
             (epoch, value - base[epoch]) for epoch, value in zip(epochs, means, strict=True) if epoch in base
         ]
+        if not shared:
+            continue
         _line(axes, [epoch for epoch, _ in shared], [gap for _, gap in shared], look[arm.label], arm.label)
         texts.append(f"{arm.label} {shared[-1][1]:+.2f}")
     late = _late(trial)

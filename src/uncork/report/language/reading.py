@@ -1,8 +1,9 @@
 """Sentences about language-model runs: what they say, and what they cannot."""
 
 from collections.abc import Sequence
+from statistics import mean
 
-from uncork.recipes.published import SOURCES
+from uncork.recipes.published import NUMBERS, SOURCES
 from uncork.report.language.compare import (
     CONTROLS,
     LEVEL,
@@ -11,6 +12,7 @@ from uncork.report.language.compare import (
     over_text_alone,
     to_controls,
     to_softmax,
+    untested,
 )
 from uncork.report.language.runs import LABELS, Run
 from uncork.report.language.tables import p_value, published
@@ -30,30 +32,52 @@ def verdict(trial: Trial) -> list[str]:
     if others:
         texts = [f"{found.arm.label} {_outcome(found, comparisons)}" for found in others]
         lines.append(f"The other heads: {'; '.join(texts)}.")
-    lines += _missing(trial)
+    lines += [*_untested(trial), *_missing(trial)]
     if comparisons:
         lines.append(
             "In brackets: difference of mean test perplexity, its 95 % interval, p of Welch's t-test, and "
-            "the difference on valid, by which epochs and settings are chosen. "
-            f"{_made(comparisons)} on these runs, so one p below {LEVEL} means little: only p "
-            f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
+            f"the difference on valid, by which epochs and settings are chosen. {_level(comparisons)}"
         )
-        if not all(found.over_text for found in [*tests, *others]):
-            lines.append(
-                "By seeds alone: the runs kept no losses on parts of the text, so how much texts vary is not "
-                "known, and a difference that seeds agree on may be one of this text only."
-            )
-        if any(found.over_text for found in [*tests, *others]):
-            lines.append(
-                "Seeds tell how much training varies, not how much texts do. Over text: the 95 % interval of "
-                "a paired t-test over equal parts of the test text, means over seeds, taken as independent. "
-                "Both must leave no doubt for a difference to be called clear."
-            )
+        lines += _kinds_of_doubt([*tests, *others])
     return lines
 
 
-def _made(comparisons: int) -> str:
-    return "1 comparison is made" if comparisons == 1 else f"{comparisons} comparisons are made"
+def _level(comparisons: int) -> str:
+    if comparisons == 1:
+        return f"1 comparison is made on these runs, and p below {LEVEL} is called clear."
+    return (
+        f"{comparisons} comparisons are made on these runs, so one p below {LEVEL} means little: only p "
+        f"below {LEVEL}/{comparisons} = {LEVEL / comparisons:.2g} is called clear."
+    )
+
+
+def _kinds_of_doubt(found: Sequence[Difference]) -> list[str]:
+    """What seeds tell, and what parts of the text tell where they are known."""
+    lines = []
+    if any(each.over_text is None for each in found):
+        lines.append(
+            "By seeds alone: runs that kept no losses on parts of the text do not tell how much texts vary, "
+            "and a difference that seeds agree on may be one of this text only."
+        )
+    if any(each.over_text for each in found):
+        lines.append(
+            "Seeds tell how much training varies, not how much texts do. Over text: the 95 % interval of "
+            "a paired t-test over equal parts of the test text, means over seeds, taken as independent. "
+            "Where it is known, both must leave no doubt for a difference to be called clear."
+        )
+    return lines
+
+
+def _untested(trial: Trial) -> list[str]:
+    """Controls that stand beside a learned function with one seed."""
+    texts = []
+    for arm, control in untested(trial):
+        gaps = [mean(arm.values(name)) - mean(control.values(name)) for name in _SCORES]
+        texts.append(f"{arm.label} against {control.label} {gaps[1]:+.2f} (valid {gaps[0]:+.2f})")
+    return [f"Not tested, for the control has one seed: {'; '.join(texts)}."] if texts else []
+
+
+_SCORES = ("valid_perplexity", "test_perplexity")
 
 
 def _outcome(found: Difference, comparisons: int) -> str:
@@ -98,7 +122,8 @@ def limits(trial: Trial) -> list[str]:
             f"{', '.join(changes)}."
         )
     lines += _settings(trial)
-    if any(arm.role in ("mos", "mos_plif") and arm.setting != trial.arms[0].setting for arm in trial.arms):
+    mixtures = [arm for arm in trial.arms if arm.role in ("mos", "mos_plif") and arm.recipe in NUMBERS]
+    if any(arm.setting != trial.arms[0].setting for arm in mixtures):
         lines.append("Mixtures have the widths, batches and rates of their own publication.")
     return [line for line in lines if line]
 
@@ -129,13 +154,13 @@ def _seeds(trial: Trial) -> str:
     if counts == [1]:
         return "One seed for each head: no spread is known, and no difference can be judged."
     text = f"{counts[0]} seeds" if len(counts) == 1 else f"Between {counts[0]} and {counts[-1]} seeds"
-    tests = to_controls(trial)
+    tests = [*to_controls(trial), *to_softmax(trial).values()]
     if not tests:
         return f"{text} for each head."
     widths = sorted({round((found.high - found.low) / 2, 2) for found in tests})
     known = f"±{widths[0]:.2f}" if len(widths) == 1 else f"between ±{widths[0]:.2f} and ±{widths[-1]:.2f}"
     return (
-        f"{text} for each head: differences are known to {known}. "
+        f"{text} for each head: differences between heads of several seeds are known to {known}. "
         "Effects smaller than that cannot be seen here, and an interval around zero is no proof of equality."
     )
 

@@ -62,12 +62,12 @@ class Run:
         mixture = head["kind"] == "mixture"
         if function is None:
             return "mos" if mixture else "softmax"
+        random = function["options"].get("init") == "random"
+        if function["frozen"]:  # nothing is learned, whatever its name
+            return "plif_frozen" if function["name"] == "PLIF" and random and not mixture else "other"
         if mixture:
             return "mos_plif" if function["name"] == "PLIF" else "other"
         if function["name"] == "PLIF":
-            random = function["options"].get("init") == "random"
-            if function["frozen"]:
-                return "plif_frozen" if random else "other"
             return "plif_authors" if random else "plif"
         return ROLES.get(function["name"], "other")
 
@@ -76,7 +76,8 @@ class Run:
         if self.role != "other":
             return LABELS[self.role]
         head = self.config["model"]["head"]
-        return ("MoS with " if head["kind"] == "mixture" else "") + head["function"]["name"]
+        name = ("MoS with " if head["kind"] == "mixture" else "") + head["function"]["name"]
+        return f"{name}, frozen" if head["function"]["frozen"] else name
 
     @property
     def seconds_per_epoch(self) -> float | None:

@@ -45,10 +45,9 @@ _SCORES = ("valid_perplexity", "test_perplexity")
 
 
 def published(arm: Arm) -> dict[str, Published]:
-    """By source; neither a changed head nor other text is what was published."""
-    other_text = [
-        c for c in arm.runs[0].overrides or () if c.startswith(("data.corpus=", "data.limit_tokens="))
-    ]
+    """By source; neither a changed head, other text nor a finetuned run is what was published."""
+    elsewhere = ("data.corpus=", "data.limit_tokens=", "finetune=")
+    other_text = [c for c in arm.runs[0].overrides or () if c.startswith(elsewhere)]
     if arm.changes or other_text:
         return {}
     return {number.source: number for number in NUMBERS.get(arm.recipe, ())}
@@ -104,7 +103,7 @@ def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
     softmax = [other for other in trial.arms if other.role == "softmax"]
     alike = [other for other in softmax if other.setting == arm.setting] or [trial.softmax_of(arm)]
     timed = [other for each in alike if each for other in each.runs if other.seconds_per_epoch]
-    timed = [other for other in timed if other.provenance["hardware"] == run.provenance["hardware"]]
+    timed = [other for other in timed if other.provenance.get("hardware") == run.provenance.get("hardware")]
     beside = [other for other in timed if run.seconds_beside(other) > 0.0]
     fair = beside or [other for other in timed if _company(trial, other) == _company(trial, run)]
     if not fair or not run.seconds_per_epoch:
@@ -114,7 +113,10 @@ def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
 
 def _company(trial: Trial, run: Run) -> int:
     """How many other runs it had beside it, on average."""
-    others = [other for other in [*trial.runs, *trial.unfinished, *trial.repeated] if other is not run]
+    hardware = run.provenance.get("hardware")
+    others = [
+        other for other in trial.around if other is not run and other.provenance.get("hardware") == hardware
+    ]
     return round(sum(run.seconds_beside(other) for other in others) / run.seconds) if run.seconds else 0
 
 

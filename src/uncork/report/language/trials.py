@@ -1,6 +1,7 @@
 """Runs that may be compared: one corpus and budget each, in arms of one configuration over seeds."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -54,11 +55,11 @@ class Arm:
 
     @property
     def parts(self) -> list[float] | None:
-        """Mean over seeds of the test text's parts, in nats; None if a run has none."""
-        found = [(run.result or {}).get("test_nll_parts") for run in self.runs]
-        if not all(found) or len({len(parts) for parts in found if parts}) != 1:
+        """The mean perplexity as a mean over parts of the test text; None if a run has no losses on parts."""
+        found = [parts for run in self.runs if (parts := _perplexity_parts(run.result or {}))]
+        if len(found) != len(self.runs) or len({len(parts) for parts in found}) != 1:
             return None
-        return [mean(values) for values in zip(*[parts for parts in found if parts], strict=True)]
+        return [mean(values) for values in zip(*found, strict=True)]
 
     def spread(self, name: str) -> Spread:
         return spread(self.values(name))
@@ -74,6 +75,7 @@ class Trial:
     arms: list[Arm] = field(default_factory=list)
     unfinished: list[Run] = field(default_factory=list)
     repeated: list[Run] = field(default_factory=list)  # of a seed that a later run has too
+    around: list[Run] = field(default_factory=list)  # all runs known, of this trial or another
 
     @property
     def runs(self) -> list[Run]:
@@ -106,6 +108,12 @@ class Trial:
         return min(others, key=lambda other: (len(other.changes), _mean_valid(other)), default=None)
 
 
+def _perplexity_parts(result: dict[str, Any]) -> list[float] | None:
+    """What each part of the test text makes of a run's perplexity: a nat there is worth as much of it."""
+    nats = result.get("test_nll_parts")
+    return nats and [result["test_perplexity"] * (1.0 + part - mean(nats)) for part in nats]
+
+
 def _mean_valid(arm: Arm) -> float:
     return arm.spread("valid_perplexity").mean
 
@@ -113,9 +121,12 @@ def _mean_valid(arm: Arm) -> float:
 def trials(runs: Iterable[Run]) -> list[Trial]:
     """Runs by corpus and budget, in the order of the corpora above."""
     groups: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
+    everyone = list(runs)
+    for run in everyone:
         groups[json.dumps(_budget(run), sort_keys=True)].append(run)
     found = [_trial(json.loads(key), group) for key, group in groups.items()]
+    for trial in found:
+        trial.around = everyone
     order = list(CORPORA)
     place = lambda corpus: order.index(corpus) if corpus in order else len(order)
     found.sort(key=lambda trial: (place(trial.budget["data.corpus"]), trial.title))
@@ -133,8 +144,14 @@ def told(run: Run) -> tuple[str, ...]:
     return tuple(change for change in run.overrides or () if change.partition("=")[0] not in known)
 
 
-def _budget(run: Run) -> dict[str, Any]:
+def _values(run: Run) -> dict[str, Any]:
+    """The configuration, but for whose weights a finetuned run began with: each seed has its own."""
     values = flat(run.config)
+    return values | {"finetune": bool(values.get("finetune"))}
+
+
+def _budget(run: Run) -> dict[str, Any]:
+    values = _values(run)
     budget = {name: values.get(name) for name in BUDGET}
     budget["model.head.products"] = budget["model.head.products"] or "float32"  # as older runs have it
     # Only the trigger in use counts.
@@ -147,13 +164,15 @@ def _budget(run: Run) -> dict[str, Any]:
 
 def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
     corpus = PurePath(budget["data.corpus"]).name
-    trial = Trial(_title(budget), f"{corpus}-{budget['epochs']}", budget)
+    # Also a part of file names and links.
+    place = re.sub(r"[^a-z0-9]+", "-", corpus.lower()).strip("-") or "corpus"
+    trial = Trial(_title(budget), f"{place}-{budget['epochs']}", budget)
     arms: dict[str, dict[int, Run]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.started):
         if run.result is None:
             trial.unfinished.append(run)
             continue
-        values = flat(run.config)
+        values = _values(run)
         del values["seed"]
         by_seed = arms[json.dumps(values, sort_keys=True)]
         if run.seed in by_seed:
@@ -171,7 +190,7 @@ def _arm(runs: list[Run]) -> Arm:
     label = f"{first.label} ({changes})" if changes else first.label
     head_free = {
         name: value
-        for name, value in flat(first.config).items()
+        for name, value in _values(first).items()
         if name not in ("name", "seed", *TUNED) and not name.startswith("model.head")
     }
     return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
