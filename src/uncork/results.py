@@ -55,9 +55,15 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(Path(path).read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"`{path}` must be a JSON file, but it cannot be read ({error}). "
-            "Delete it and run again, or restore it from a copy."
+            f"`{path}` must be a JSON file, but it cannot be read ({error}). {_remedy(Path(path))}"
         ) from error
+
+
+def _remedy(path: Path) -> str:
+    # Without its configuration a run could be continued as another one.
+    if path.name == "config.json":
+        return "Put it back from a copy, or choose a new folder (--out)."
+    return "Delete it and run again, or restore it from a copy."
 
 
 def append_jsonl(path: str | os.PathLike[str], record: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from uncork.lm import Config, FunctionConfig, HeadConfig, ModelConfig
-from uncork.lm.build import build_function
+from uncork.lm import Config, DataConfig, FunctionConfig, HeadConfig, ModelConfig, build_corpus
+from uncork.lm.build import build_function, check
 from uncork.lm.config_io import from_dict, override, to_dict
 
 
@@ -45,19 +45,33 @@ def test_overrides_are_typed():
         ("optim.clipp=3", r"`optim.clipp` is not part .* mean `optim.clip`"),
         ("seed=1.5", "`seed` must be int; got 1.5"),
         ("seed=true", "`seed` must be int; got True"),
-        ("optim.average=sometimes", "got 'sometimes'"),
+        (
+            "optim.average=sometimes",
+            r"`optim.average` must be one of non-monotone, epoch, doubling, never; got 'sometimes'\.$",
+        ),
+        ("optim.average=epochs", r"; got 'epochs'\. Did you mean epoch\?$"),
+        ("optim.average=3", r"`optim.average` must be one of non-monotone, .*, never; got 3\.$"),
         ('optim={"average": "doubling", "average_epoch": 0}', "`optim.average_epoch` must be positive"),
         ("optim.lr=-1", "`optim.lr` must be positive; got -1"),
         ("model.input_dropout=1", r"`model.input_dropout` must be a probability in \[0, 1\)"),
         ("model.last_hidden=7", "`model.last_hidden` must equal `model.embedding`"),
         ("model.head.kind=monotonic", "`head.function` must be given"),
         ("seed.x=1", "`seed` is 141 and has no part named 'x'"),
-        ("precision=fp8", "`precision` must be"),
+        ("precision=fp16", r"`precision` must be one of float32, tf32, bfloat16; got 'fp16'\.$"),
+        ("precision=Float16", r"got 'Float16'\. Did you mean bfloat16\?$"),
+        ("graphs=atuo", r"`graphs` must be bool or auto; got 'atuo'\. Did you mean auto\?$"),
     ],
 )
 def test_bad_overrides_say_what_is_wrong(assignment, message):
     with pytest.raises(ValueError, match=message):
         override(Config(name="x"), [assignment])
+
+
+@pytest.mark.parametrize("part", ["options.knots", "refine.20"])
+def test_a_path_that_goes_on_after_a_value_is_refused(part):
+    config = Config(name="x", model=ModelConfig(head=PLIF))
+    with pytest.raises(ValueError, match=rf"function\.{part}` is a single value and has no part named 'foo'"):
+        override(config, [f"model.head.function.{part}.foo=500"])
 
 
 def test_unknown_names_in_a_file_are_refused():
@@ -79,8 +93,31 @@ def test_functions_are_built_by_public_name_only():
     for name in ("os.system", "AbstractMonotone", "base"):
         with pytest.raises(ValueError, match="`function.name` must be one of"):
             build_function(FunctionConfig(name=name))
-    with pytest.raises(ValueError, match="`function.options` of PLIF must be among knots.*'knot'"):
-        build_function(FunctionConfig(name="PLIF", options={"knot": 7}))
+    with pytest.raises(
+        ValueError, match="`function.options` of PLIF must be among knots.*'knotz'.*mean knots"
+    ):
+        build_function(FunctionConfig(name="PLIF", options={"knotz": 7}))
+    with pytest.raises(ValueError, match=r"got 'plif'\. Did you mean PLIF\?$"):
+        build_function(FunctionConfig(name="plif"))
+
+
+@pytest.mark.parametrize(("corpus", "guess"), [("pen", "penn"), ("wikitext2", "wikitext-2")])
+def test_a_misspelt_corpus_gets_a_suggestion(corpus, guess):
+    message = (
+        rf"`data.corpus` must be one of embedded, penn, .* or an existing folder.*Did you mean {guess}\?$"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_corpus(DataConfig(corpus=corpus))
+
+
+def test_a_configuration_is_checked_without_data(tmp_path):
+    check(Config(name="x", data=DataConfig(corpus=str(tmp_path)), model=ModelConfig(head=PLIF)))
+    for device in ("cpu", "auto"):
+        check(Config(name="x", device=device))
+    with pytest.raises(ValueError, match="`device` must be the name of a device; got 'gpu'"):
+        check(Config(name="x", device="gpu"))
+    with pytest.raises(ValueError, match="`data.corpus` must be one of"):
+        check(Config(name="x", data=DataConfig(corpus=str(tmp_path / "none"))))
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,26 @@ def test_dynamic_evaluation_that_does_not_move_is_the_plain_score(trained):
     assert score.nll == pytest.approx(evaluate(model, stream_TB).nll, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lr", -1.0), ("lr", math.nan), ("decay", -0.1), ("decay", math.inf), ("epsilon", 0.0), ("length", 0)],
+)
+def test_dynamic_settings_out_of_range_are_named(trained, name, value):
+    model, corpus = trained
+    stream_TB = batchify(corpus.valid[:100], 1)
+    with pytest.raises(ValueError, match=f"`{name}` must be .*; got {value}"):
+        dynamic_evaluation(model, stream_TB, stream_TB, **{name: value})
+
+
+def test_no_decay_is_the_limit_of_a_small_one(trained):
+    model, corpus = trained
+    train_TB, stream_TB = batchify(corpus.train[:200], 4), batchify(corpus.valid[:100], 1)
+    none, small, large = (
+        dynamic_evaluation(model, train_TB, stream_TB, decay=decay).nll for decay in (0.0, 1e-9, 0.5)
+    )
+    assert none == pytest.approx(small, rel=1e-6) != large
+
+
 def test_dynamic_evaluation_learns_from_repetition_and_leaves_the_model(trained):
     model, corpus = trained
     train_TB = batchify(corpus.train[:400], 4)

@@ -55,6 +55,13 @@ def test_runs_are_added_to_a_bundle_and_each_counts_once_as_far_as_it_got(runs, 
     assert (tmp_path / "folders.jsonl").read_bytes() == whole
 
 
+@pytest.mark.parametrize("name", ["all.json", "all"])
+def test_a_file_that_nothing_would_read_is_refused(name, runs, tmp_path):
+    with pytest.raises(ValueError, match=r"`output` must end in .jsonl.*Write to `.*/all\.jsonl`"):
+        bundle([runs], tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("text", ["", '{"kind": "synthetic-cell"}\n', "[1]\n"])
 def test_another_file_is_no_bundle(text, runs, tmp_path):
     file = tmp_path / "other.jsonl"

@@ -75,6 +75,21 @@ def test_without_seeds_a_recipe_keeps_its_own():
         (["embedded_mos:seed=3"], [1], [], "`seeds` must not be given"),
         (["embedded_mo"], [1], [], "Did you mean embedded_mos"),
         (["embedded_mos"], [1], ["lr=3"], "`lr` is not part of the configuration"),
+        (
+            ["embedded_mos", "bad=embedded_plif:model.head.function.options.knotz=5"],
+            [1],
+            [],
+            "^bad: `function.options` of PLIF must be among .*'knotz'. Did you mean knots",
+        ),
+        (
+            ["bad=embedded_plif:model.head.function.options.knots=1"],
+            [1],
+            [],
+            "^bad: `knots` must be at least",
+        ),
+        (["bad=embedded_plif:model.head.function.smoothness=1e9"], [1], [], "^bad: `function.smoothness`"),
+        (["worse=embedded_plif:device=gpu"], [1], [], "^worse: `device` must be the name of a device"),
+        (["embedded_plif"], [1], ["data.corpus=pen"], "`data.corpus` must be one of .*Did you mean penn"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(variants, seeds, changes, message):

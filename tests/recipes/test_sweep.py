@@ -13,7 +13,7 @@ import torch
 from uncork.lm import train
 from uncork.lm.checkpoint import load_state
 from uncork.recipes import build, sweep as sweep_module
-from uncork.recipes.children import reason, was_stopped
+from uncork.recipes.children import log_size, reason, was_stopped
 from uncork.recipes.sweep import main, sweep
 from uncork.results import read_json, read_jsonl
 
@@ -53,11 +53,11 @@ def wait_for(condition, seconds=120.0):
 
 def test_a_sweep_makes_the_runs_that_training_makes(tmp_path, capsys, monkeypatch):
     out = tmp_path / "sweep"
-    variants = ["embedded_softmax", "bad=embedded_plif:model.head.function.options.knots=1"]
+    variants = ["embedded_softmax", "bad=embedded_plif:finetune=nowhere"]
     assert sweep(variants, out, seeds=[1], changes=TINY, parallel=2) == 1
     printed = capsys.readouterr()
-    assert "bad-1               failed    uncork: `knots` must be at least 2" in printed.err
-    assert "| bad-1 | failed | 0 of 2 | - | uncork: `knots` must" in printed.out
+    assert "bad-1               failed    uncork: There is no file `nowhere/" in printed.err
+    assert "| bad-1 | failed | 0 of 2 | - | uncork: There is no file" in printed.out
     result = train(build("embedded_softmax", (*TINY, "seed=1")), tmp_path / "alone")
     assert measured(out / "embedded_softmax-1") == measured(tmp_path / "alone")
     assert result["seconds_per_epoch"] > 0 and result["peak_memory_bytes"] is None
@@ -70,6 +70,43 @@ def test_a_sweep_makes_the_runs_that_training_makes(tmp_path, capsys, monkeypatc
     assert sweep(variants[:1], out, seeds=[1], changes=TINY, resume=True) == 0
     (row,) = read_json(out / "table.json")["rows"]
     assert row["finished"] == 1 and row["time_ratio_to_softmax"] == 1.0
+
+
+def damage_result(folder):
+    (folder / "result.json").write_text("{")
+    return "result.json"
+
+
+def damage_metrics(folder):
+    path = folder / "metrics.jsonl"
+    path.write_text("{bad\n" + path.read_text())
+    return "metrics.jsonl"
+
+
+def test_a_damaged_file_fails_its_run_alone(tmp_path, capsys):
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2], changes=TINY, parallel=2) == 0
+    damaged = [tmp_path / f"embedded_softmax-{seed}" for seed in (1, 2)]
+    names = [damage(folder) for damage, folder in zip((damage_result, damage_metrics), damaged, strict=True)]
+    capsys.readouterr()
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2, 3], changes=TINY, resume=True) == 1
+    table = read_json(tmp_path / "table.json")
+    assert table["rows"][0]["finished"] == 1 and (tmp_path / "embedded_softmax-3" / "result.json").exists()
+    printed = capsys.readouterr()
+    for run, folder, name in zip(table["unfinished"], damaged, names, strict=True):
+        assert run["name"] == folder.name and run["status"] == "failed"
+        assert run["message"].startswith(f"`{folder / name}` must") and "cannot be read" in run["message"]
+        assert run["message"] in printed.err and run["message"] in printed.out
+
+
+def test_a_file_damaged_while_its_run_trains_ends_nothing(tmp_path, monkeypatch):
+    def start(run, environment):
+        code = "import sys; open(sys.argv[1], 'w').write('{')"
+        run.folder.mkdir(parents=True)
+        return subprocess.Popen([sys.executable, "-c", code, str(run.folder / "result.json")])
+
+    monkeypatch.setattr(sweep_module, "start", start)
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2]) == 1
+    assert [run["status"] for run in read_json(tmp_path / "table.json")["unfinished"]] == ["failed"] * 2
 
 
 def test_time_stops_all_runs_and_they_go_on(tmp_path, capsys):
@@ -202,7 +239,25 @@ def test_why_a_run_ended(tmp_path):
     (tmp_path / "log.txt").write_text("epoch 1\nuncork: the run has diverged.\n\n")
     assert reason(2, tmp_path) == "uncork: the run has diverged."
     assert reason(-9, tmp_path).startswith("killed by signal 9; last words: uncork")
+    since = log_size(tmp_path)
+    assert reason(2, tmp_path, since) == "it wrote nothing"  # what an earlier attempt wrote is no reason
+    with open(tmp_path / "log.txt", "a") as log:
+        log.write("uncork: another trainer is here.\nepoch 2\n")
+    assert reason(2, tmp_path, since) == "uncork: another trainer is here."
+    assert reason(1, tmp_path, since) == "epoch 2"
     assert was_stopped(143) and was_stopped(-2) and not was_stopped(1) and not was_stopped(-9)
+
+
+def test_a_reason_is_of_this_attempt(tmp_path, monkeypatch):
+    def start(run, environment):
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+    monkeypatch.setattr(sweep_module, "start", start)
+    folder = tmp_path / "embedded_softmax-1"
+    folder.mkdir()
+    (folder / "log.txt").write_text("the reason of last week\n")
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1]) == 1
+    assert read_json(tmp_path / "table.json")["unfinished"][0]["message"] == "it wrote nothing"
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ def test_a_run_that_has_not_begun_has_a_row_of_nothing(tmp_path):
     assert re.search(r"embedded_mos \| - \| 0 of 1 \| - \| - \|", (tmp_path / "table.md").read_text())
 
 
+def test_runs_of_another_sweep_in_the_folder_are_named(runs, tmp_path):
+    for item in runs:
+        write_json(item.run.folder / "config.json", {})
+    assert write_table(tmp_path, runs)["others"] == []
+    assert "not of this sweep" not in (tmp_path / "table.md").read_text()
+    table = write_table(tmp_path, [item for item in runs if item.run.seed == 1])
+    assert table["others"] == [f"embedded_{head}-{seed}" for head in ("plif", "softmax") for seed in (2, 3)]
+    assert "not of this sweep: embedded_plif-2, embedded_plif-3," in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"valid_perplexity": "3"}'])
+def test_a_damaged_result_is_told_and_in_no_mean(text, runs, tmp_path):
+    path = runs[0].run.folder / "result.json"
+    path.write_text(text)
+    table = write_table(tmp_path, runs)
+    assert table["rows"][0]["finished"] == 2
+    assert table["unfinished"][0]["message"].startswith(f"`{path}` must")
+
+
 def test_a_line_says_epoch_perplexity_pace_and_time_left(runs):
     last = runs[-1].run
     assert describe(read_outcome(last.folder), 9) == "epoch 3/9  valid 30.00  8.5 s/epoch  left 0:00:51"

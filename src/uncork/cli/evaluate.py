@@ -1,8 +1,9 @@
 """`uncork evaluate`: perplexity of a trained run, plain or adapting."""
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from uncork.lm import batchify, build_corpus, cache_evaluation, dynamic_evaluation, load_run
 from uncork.lm.config_io import override
@@ -31,6 +32,12 @@ class Cache:
     size: int = 500
 
 
+# What of a configuration still acts once the model is trained. The rest would be taken and change nothing.
+ACTING = (
+    "data.corpus", "data.root", "data.limit_tokens", "data.bptt", "data.valid_batch_size",
+    "data.test_batch_size",
+)  # fmt: skip
+
 DYNAMIC = Dynamic()
 CACHE = Cache()
 
@@ -49,15 +56,16 @@ def evaluate(
 
     Args:
         run: Run folder.
-        overrides: Changes to its configuration, such as `data.root=elsewhere`.
+        overrides: Changes to its configuration, such as `data.root=elsewhere`; only those of the text read.
         split: Text to read.
         method: `dynamic` lets the parameters follow the text, `cache` mixes in a neural cache.
         dynamic: Its rates.
         cache: Its sharpness, its share of the probability, and how many words it holds.
-        device: Where to compute.
+        device: Where to compute: cpu, cuda, cuda:0 or auto.
     """
     model, config, words = load_run(run, device)
     config = override(config, overrides)
+    _check_acting(overrides)
     corpus = build_corpus(config.data)
     if list(corpus.words) != words:
         raise ValueError(
@@ -66,15 +74,38 @@ def evaluate(
         )
     plain = method == "plain"
     columns = config.data.valid_batch_size if split == "valid" and plain else config.data.test_batch_size
-    stream_TB = batchify(getattr(corpus, split), columns).to(device)
+    place = next(model.parameters()).device
+    stream_TB = batchify(getattr(corpus, split), columns).to(place)
     score: Score
     if method == "dynamic":
-        train_TB = batchify(corpus.train, 100).to(device)
+        train_TB = batchify(corpus.train, 100).to(place)
         score = dynamic_evaluation(model, train_TB, stream_TB, **asdict(dynamic))
     elif method == "cache":
         score = cache_evaluation(model, stream_TB, **asdict(cache))
     else:
         score = score_plainly(model, stream_TB, reading_length(stream_TB, config.data.bptt))
-    record = {"nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions}
-    write_json(run / f"evaluation-{method}-{split}.json", record | {"split": split, "method": method})
-    print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions")
+    print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions", flush=True)
+    settings = {"plain": {}, "dynamic": asdict(dynamic), "cache": asdict(cache)}[method]
+    said = {"split": split, "method": method, "settings": settings, "overrides": list(overrides)}
+    _write(run / f"evaluation-{method}-{split}.json", _numbers(score) | said)
+
+
+def _check_acting(overrides: tuple[str, ...]) -> None:
+    idle = [change for change in overrides if change.partition("=")[0] not in ACTING]
+    if idle:
+        raise ValueError(
+            f"`overrides` of an evaluation must be among {', '.join(ACTING)}: the model is as it was "
+            f"trained; got {idle[0]!r}. Leave it out, or train with it; the device is given as --device."
+        )
+
+
+def _numbers(score: Score) -> dict[str, Any]:
+    return {"nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions}
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    """Runs are read from places where nothing can be written; what was asked for is printed by then."""
+    try:
+        write_json(path, record)
+    except OSError as error:
+        print(f"uncork: `{path}` could not be written ({error.strerror}).", file=sys.stderr)

@@ -26,7 +26,7 @@ def generate(
         top_k: Draw among so many likeliest words.
         top_p: Draw among the likeliest words with this much probability together.
         seed: The same seed draws the same text.
-        device: Where to compute.
+        device: Where to compute: cpu, cuda, cuda:0 or auto.
     """
     model, _, words = load_run(run, device)
     text = continue_text(

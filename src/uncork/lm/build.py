@@ -11,12 +11,13 @@ from uncork import functions
 from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 from uncork.lm import download, embedded
 from uncork.lm.awd_lstm import AWDLSTM, LanguageModel
-from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig
+from uncork.lm.config import Config, DataConfig, FunctionConfig, ModelConfig, did_you_mean
 from uncork.lm.corpus import Corpus
 from uncork.lm.dropout import LockedDropout
 from uncork.lm.optim import AtEpoch, AveragedSGD, Doubling, Never, NonMonotone, Trigger
 from uncork.lm.refine import check_refine
 from uncork.lm.slope_unit import check_smoothness, interval_ratio
+from uncork.lm.world import find_device
 
 
 # The process behind `corpus="embedded"` never changes, so that numbers on it can be compared.
@@ -25,6 +26,7 @@ EMBEDDED_SEED = 0
 
 def build_corpus(config: DataConfig, progress: download.Progress | None = None) -> Corpus:
     """The corpus a configuration names: generated, local, or downloaded into `root`."""
+    check_corpus(config)
     if config.corpus == "embedded":
         corpus = embedded.make_corpus(embedded.make_process(seed=EMBEDDED_SEED))
     elif config.corpus in download.HOMES:
@@ -36,18 +38,40 @@ def build_corpus(config: DataConfig, progress: download.Progress | None = None) 
     return Corpus(corpus.words, corpus.train[:limit], corpus.valid[:limit], corpus.test[:limit])
 
 
+def check(config: Config) -> None:
+    """Refuse what can be seen to fail without reading data: corpus, function and device."""
+    check_corpus(config.data)
+    if config.model.head.function is not None:
+        _function_settings(config, build_function(config.model.head.function))
+    if config.device != "auto":  # that is always there, and looking for GPUs takes time
+        find_device(config.device)
+
+
+def check_corpus(config: DataConfig) -> None:
+    """The corpus must be one that is known, or a folder that is there."""
+    known = ("embedded", *download.HOMES)
+    if config.corpus not in known and not Path(config.corpus).is_dir():
+        raise ValueError(
+            f"`data.corpus` must be one of {', '.join(known)} or an existing folder with your own text; "
+            f"got {config.corpus!r}.{did_you_mean(config.corpus, known)}"
+        )
+
+
 def build_function(config: FunctionConfig) -> nn.Module:
     """An increasing function by its public name; only names of `uncork.functions` are looked up."""
     known = [name for name in functions.__all__ if not inspect.isabstract(getattr(functions, name))]
     if config.name not in known:
-        raise ValueError(f"`function.name` must be one of {', '.join(known)}; got {config.name!r}.")
+        raise ValueError(
+            f"`function.name` must be one of {', '.join(known)}; got {config.name!r}."
+            f"{did_you_mean(config.name, known)}"
+        )
     cls = getattr(functions, config.name)
     allowed = inspect.signature(cls).parameters
     for option in config.options:
         if option not in allowed:
             raise ValueError(
                 f"`function.options` of {config.name} must be among "
-                f"{', '.join(allowed) or 'none'}; got {option!r}."
+                f"{', '.join(allowed) or 'none'}; got {option!r}.{did_you_mean(option, allowed)}"
             )
     options: dict[str, Any] = dict(config.options)
     function = cls(**options).requires_grad_(not config.frozen)

@@ -58,14 +58,14 @@ def save_state(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[
     try:
         save_tensors(folder / f"step-{step:09d}.safetensors", tensors, facts)
     except OSError as error:
-        steps = [str(_step(path)) for path in _states(folder)]
+        steps = [str(_step(path)) for path in saved_states(folder)]
         kept = f"the state after step {steps[-1]} is untouched" if steps else "no state was saved before"
         raise OSError(
             error.errno,
             f"The state after step {step} could not be saved in `{folder}` "
             f"({error.strerror or error}); {kept}. Make room, then continue with --resume",
         ) from error
-    for path in _states(folder)[:-KEPT_STATES]:
+    for path in saved_states(folder)[:-KEPT_STATES]:
         path.unlink()
     for leftover in folder.glob(".*.tmp"):  # of a save that was killed
         leftover.unlink()
@@ -73,7 +73,7 @@ def save_state(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The newest state, or None where there is none; a damaged one is named with its remedy."""
-    states = _states(folder)
+    states = saved_states(folder)
     if not states:
         return None
     try:
@@ -153,7 +153,8 @@ def _hash(tensors: dict[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def _states(folder: Path) -> list[Path]:
+def saved_states(folder: Path) -> list[Path]:
+    """The states in `folder`, the newest last."""
     return sorted(folder.glob("step-*.safetensors"))
 
 

@@ -4,6 +4,8 @@ Every field reads and writes as JSON, so `config.json` of a run folder rebuilds 
 are those of the reference AWD-LSTM on Penn Treebank.
 """
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -257,4 +259,12 @@ def _probability(name: str, value: float) -> None:
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.")
+        guess = did_you_mean(value, choices)
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.{guess}")
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest known name, in whatever case, or nothing."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""

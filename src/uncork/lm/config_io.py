@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any, TypeVar
 
-from uncork.lm.config import Config
+from uncork.lm.config import Config, did_you_mean
 
 
 T = TypeVar("T")
@@ -58,6 +58,8 @@ def override(config: T, assignments: typing.Iterable[str]) -> T:
 def _assign(owner: Any, path: list[str], text: str, where: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(owner, dict):  # a function's options: the constructor checks them
+        if rest:
+            raise ValueError(f"`{where}{name}` is a single value and has no part named {rest[0]!r}.")
         return owner | {name: _literal(text)}
     if not dataclasses.is_dataclass(owner):
         raise ValueError(f"`{where.rstrip('.')}` is {owner!r} and has no part named {name!r}.")
@@ -97,8 +99,29 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return dict(value)
         if choice in (int, str, bool) and type(value) is choice:
             return value
-    names = [getattr(c, "__name__", str(c)) for c in choices if c is not type(None)]
-    raise ValueError(f"`{where}` must be {' or '.join(names)}; got {value!r}.")
+    raise ValueError(f"`{where}` must be {_expected(choices)}; got {value!r}.{_guess(choices, value)}")
+
+
+def _expected(choices: tuple[Any, ...]) -> str:
+    """What a field may hold, in words: its types and the values it is chosen from."""
+    values = _values(choices)
+    types_of = [
+        getattr(choice, "__name__", str(choice))
+        for choice in choices
+        if choice is not type(None) and typing.get_origin(choice) is not typing.Literal
+    ]
+    if len(values) > 1:
+        types_of.append(f"one of {', '.join(values)}")
+    return " or ".join(types_of + (values if len(values) == 1 else []))
+
+
+def _guess(choices: tuple[Any, ...], value: Any) -> str:
+    return did_you_mean(value, _values(choices)) if isinstance(value, str) else ""
+
+
+def _values(choices: tuple[Any, ...]) -> list[str]:
+    literals = [choice for choice in choices if typing.get_origin(choice) is typing.Literal]
+    return [str(value) for literal in literals for value in typing.get_args(literal)]
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

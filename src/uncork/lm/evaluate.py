@@ -98,13 +98,16 @@ def dynamic_evaluation(
 
     R is the root mean square of the gradient over windows of the training text. `model` itself is
     left as it was. Streams in `stream_TB` adapt one shared copy; one stream is the published use.
+    A `decay` of 0 pulls nothing back.
     """
+    _check_dynamic(lr, decay, epsilon, length)
     adapted = copy.deepcopy(model)
     parameters = [p for p in adapted.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters]
     rms = _gradient_rms(adapted, parameters, train_TB, length)
     mean = sum(r.mean() for r in rms) / len(rms)
-    pull = [(r / mean).clamp(max=1.0 / decay) * decay for r in rms]
+    most = 1.0 / decay if decay else math.inf
+    pull = [(r / mean).clamp(max=most) * decay for r in rms]
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     states: States | None = None
     adapted.eval()
@@ -115,6 +118,17 @@ def dynamic_evaluation(
             for p, p_0, r, towards in zip(parameters, start, rms, pull, strict=True):
                 p += towards * (p_0 - p) - lr * _gradient(p) / (r + epsilon)
     return _score(total, stream_TB)
+
+
+def _check_dynamic(lr: float, decay: float, epsilon: float, length: int) -> None:
+    for name, value in (("lr", lr), ("decay", decay)):
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"`{name}` must be finite and at least 0; got {value}. Give such a number.")
+    # A parameter without gradient has R = 0.
+    if not 0.0 < epsilon < math.inf:
+        raise ValueError(f"`epsilon` must be finite and above 0; got {epsilon}. Give such a number.")
+    if length < 1:
+        raise ValueError(f"`length` must be at least 1; got {length}. Give such a number.")
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from uncork.lm.config import Config
 from uncork.lm.config_io import from_dict
 from uncork.lm.lock import folder_lock
 from uncork.lm.pack_code import Coded, Part, code, decode
+from uncork.lm.run_folder import check_measured, stored_config
 from uncork.results import read_json, write_atomic
 
 
@@ -41,6 +42,7 @@ def pack(folder: str | Path, file: str | Path, max_bytes: int = DEFAULT_BYTES) -
     if not (folder / "config.json").exists():
         raise ValueError(f"`run` must be a run folder, but `{folder}` has no config.json.")
     with folder_lock(folder):
+        _check_whole(folder)
         present = [name for name in FILES if (folder / name).exists()]
         files = {f"file/{name}": _tensor((folder / name).read_bytes()) for name in present}
         part = _gather(folder)
@@ -87,6 +89,17 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
     return note
 
 
+def _check_whole(folder: Path) -> None:
+    """Refuse a run that could be neither used nor continued where it is unpacked."""
+    from_dict(Config, stored_config(folder))
+    finished = (folder / "result.json").exists()
+    for name in ("words.json", "model.safetensors") if finished else ("words.json",):
+        if not (folder / name).exists():
+            raise ValueError(
+                f"`run` must be whole to be packed, but `{folder}` has no {name}. Put it back from a copy."
+            )
+
+
 def _gather(folder: Path) -> Part:
     """The tensors of a run: of a finished one its best model alone, else also its newest state."""
     path = folder / "model.safetensors"
@@ -101,12 +114,13 @@ def _gather(folder: Path) -> Part:
             "let it train for an epoch, or stop it with Ctrl-C or SIGTERM, which saves one."
         )
     state, facts = loaded
+    check_measured(folder, facts["position"])
     return Part(facts["position"]["step"], state, facts, best, best_facts, _bases(folder, state))
 
 
 def _bases(folder: Path, state: dict[str, Tensor]) -> dict[str, str]:
     """For each tensor of the model, the one of the state it is evaluated with: its average, or itself."""
-    config = from_dict(Config, read_json(folder / "config.json"))
+    config = from_dict(Config, stored_config(folder))
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, len(read_json(folder / "words.json")))
     optimizer = build_optimizer(config, model)

@@ -10,11 +10,12 @@ from torch import nn
 
 from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model, count_parameters
-from uncork.lm.checkpoint import load_model
+from uncork.lm.checkpoint import load_model, saved_states
 from uncork.lm.config import Config
 from uncork.lm.config_io import from_dict, to_dict, without_gone
 from uncork.lm.corpus import Corpus
 from uncork.lm.evaluate import Score
+from uncork.lm.world import find_device
 from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
 
 
@@ -24,16 +25,38 @@ FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.ro
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
-    """Refuse to overwrite a run, or to resume one under another configuration."""
-    path = folder / "config.json"
-    if not path.exists():
+    """Refuse to overwrite a run, or to resume one under another configuration or without a state."""
+    traces = _traces(folder)
+    if not (folder / "config.json").exists():
+        if traces:  # whose they are nobody can tell
+            raise ValueError(
+                f"`{folder}` must have the config.json of its run, but it has {traces[0]} without it. "
+                "Put config.json back, or choose a new folder (--out)."
+            )
         return
     if not resume:
         raise ValueError(
             f"`{folder}` must be a new folder, but it holds a run. "
             "Continue that run with --resume, or give another folder."
         )
-    stored, now = _flat(without_gone(read_json(path))), _flat(to_dict(config))
+    _check_same(config, folder)
+    if traces and not (folder / "result.json").exists() and not saved_states(folder / "state"):
+        raise ValueError(
+            f"`{folder}` must have a saved state to be resumed, but it has {traces[0]} and no state/step-*. "
+            "Put the states back, or choose a new folder (--out)."
+        )
+
+
+def _traces(folder: Path) -> list[str]:
+    """Files that only a run which has trained leaves behind, the most telling first."""
+    found = [f"state/{path.name}" for path in saved_states(folder / "state")[-1:]]
+    found += [name for name in ("result.json", "model.safetensors") if (folder / name).exists()]
+    metrics = folder / "metrics.jsonl"  # is there from the start, at first empty
+    return found + ["metrics.jsonl"] * (metrics.exists() and metrics.stat().st_size > 0)
+
+
+def _check_same(config: Config, folder: Path) -> None:
+    stored, now = _flat(without_gone(stored_config(folder))), _flat(to_dict(config))
     differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
     if differing:
         changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)
@@ -41,6 +64,34 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             f"`{folder}` must be resumed under its own configuration; these differ: {changes}. "
             "Give the overrides it was started with, or a new folder."
         )
+
+
+def check_measured(folder: Path, position: dict[str, Any]) -> None:
+    """Refuse a folder that has lost what was measured before its state: nothing would bring it back."""
+    evaluations = position.get("evaluations", 0)
+    path = folder / "metrics.jsonl"
+    lines = len(list(read_jsonl(path))) if path.exists() else 0
+    if lines < evaluations:
+        raise ValueError(
+            f"`{path}` must have a line for each of the {evaluations} epochs before the saved state, but it "
+            f"has {lines}. Put it back from a copy, or choose a new folder (--out)."
+        )
+    if evaluations and not (folder / "model.safetensors").exists():
+        raise ValueError(
+            f"`{folder}` must have the best model of the {evaluations} epochs before its saved state, but it "
+            "has no model.safetensors. Put it back from a copy, or choose a new folder (--out)."
+        )
+
+
+def stored_config(folder: Path) -> dict[str, Any]:
+    """What `config.json` holds, not yet checked against this version's fields."""
+    values = read_json(folder / "config.json")
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"`{folder / 'config.json'}` must hold a JSON object, but it holds {type(values).__name__}. "
+            "Put it back from a copy, or choose a new folder (--out)."
+        )
+    return values
 
 
 def open_folder(config: Config, folder: Path, corpus: Corpus) -> None:
@@ -101,14 +152,14 @@ def load_run(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[LanguageModel, Config, list[str]]:
     """The best model of a run, its configuration and its words."""
-    folder = Path(folder)
+    folder, device = Path(folder), find_device(device)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"`{folder}` must be a run folder, but it has no config.json.")
     if not (folder / "model.safetensors").exists():
         raise FileNotFoundError(
             f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
         )
-    config = from_dict(Config, read_json(folder / "config.json"))
+    config = from_dict(Config, stored_config(folder))
     words = read_json(folder / "words.json")
     model = build_model(config, len(words))
     load_model(folder / "model.safetensors", model)

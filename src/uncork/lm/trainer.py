@@ -23,7 +23,7 @@ from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
 from uncork.lm.lock import folder_lock
 from uncork.lm.progress import Progress
-from uncork.lm.run_folder import check_folder, cut_metrics, make_result, open_folder
+from uncork.lm.run_folder import check_folder, check_measured, cut_metrics, make_result, open_folder
 from uncork.lm.snapshot import Position, restore, snapshot
 from uncork.lm.step import Carried, TrainingStep, in_the_way
 from uncork.lm.tensorboard import Events
@@ -42,6 +42,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     With `resume`, a run that was stopped or killed continues as if it had not been; a finished
     one returns its result. Under `torchrun` every process calls this with the same arguments.
     """
+    _check_seed(config.seed)
     world = World.join(config.device)
     progress = Progress(config.name, enabled=world.is_first)
     precision = torch.get_float32_matmul_precision()
@@ -72,6 +73,11 @@ def _train(
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
     world.wait()  # until all have looked, the first process must not write
+    loaded = load_state(folder / "state") if resume else None  # the first process has the lock by now
+    if loaded is not None:
+        check_measured(folder, loaded[1]["position"])
+    elif resume:
+        progress.say(f"nothing to resume in {folder}: starting")
     with world.first_goes_first():  # it downloads, the others find the files
         corpus = build_corpus(config.data, progress.download)
     train_TB = batchify(corpus.train, config.data.batch_size)
@@ -82,7 +88,7 @@ def _train(
 
     torch.manual_seed(config.seed)
     model = build_model(config, corpus.num_words).to(world.device)
-    if config.finetune is not None:
+    if config.finetune is not None and loaded is None:  # a state replaces the weights anyway
         load_model(Path(config.finetune) / "model.safetensors", model)
     optimizer = build_optimizer(config, model)
     forward = world.wrap(model)
@@ -93,7 +99,6 @@ def _train(
 
     at = Position()
     carried = Carried.fresh(model, train_TB.shape[1], world.device)
-    loaded = load_state(folder / "state") if resume else None
     if loaded is not None:
         at = restore(loaded, carried, model, optimizer, lengths, corpus, world)
         progress.say(f"resumed after step {at.step}")
@@ -112,7 +117,8 @@ def _train(
             save_state(folder / "state", at.step, tensors, facts)
 
     step = in_the_way(TrainingStep(config, model, forward, optimizer, train_TB, carried), way)
-    finished = at.epoch >= config.epochs or at.step == config.max_steps
+    # A run stopped by its last step still has the part of its epoch to evaluate.
+    finished = at.start == 0 and (at.epoch >= config.epochs or at.step == config.max_steps)
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
         model.train()
@@ -140,6 +146,10 @@ def _train(
 
         train_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
         train_seconds = time.monotonic() - epoch_began
+        if at.evaluations == 0:
+            # From here on a run without a state has lost it, and is not resumed as if it had never begun.
+            _check_finite("training", train_nll, at)
+            save()
         with optimizer.averaged():
             valid_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
             _check_finite("validation", valid_nll, at)
@@ -190,6 +200,13 @@ def _train(
     events.close()
     world.wait()
     return result
+
+
+def _check_seed(seed: int) -> None:
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(
+            f"`seed` must have at most 64 bits, as torch's have; got {seed}. Give a smaller one."
+        )
 
 
 def mask_seed(seed: int, rank: int) -> int:

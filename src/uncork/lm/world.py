@@ -14,6 +14,27 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def find_device(device: str | torch.device = "auto") -> torch.device:
+    """The device of that name, if it is one here; "auto" is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = None
+    if place is None or place.type == "meta":
+        raise ValueError(
+            f"`device` must be the name of a device; got {str(device)!r}. Use cpu, cuda, cuda:0 or auto."
+        )
+    count = torch.cuda.device_count() if place.type == "cuda" and torch.cuda.is_available() else 0
+    if place.type == "cuda" and (place.index or 0) >= count:
+        raise ValueError(
+            f"`device` must be available here, where torch sees {count} GPUs; got {str(device)!r}. "
+            f"Use {'a lower number, ' if count else ''}cpu or auto."
+        )
+    return place
+
+
 @dataclass(frozen=True)
 class World:
     """This process's place among `size`, and its device."""
@@ -27,11 +48,7 @@ class World:
         """Read what `torchrun` set, if anything, and meet the other processes."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         rank = int(os.environ.get("RANK", "0"))
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        place = torch.device(device)
-        if place.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"`device` must be available here; got {device!r}. Use device=cpu.")
+        place = find_device(device)
         if place.type == "cuda" and size > 1:
             place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(place)

@@ -1,11 +1,10 @@
 """Full configurations of published runs, one function each, found by name."""
 
-import difflib
 import importlib
 from collections.abc import Callable
 from typing import cast
 
-from uncork.lm.config import Config
+from uncork.lm.config import Config, did_you_mean
 from uncork.recipes import penn, small, wikitext2
 
 
@@ -38,11 +37,9 @@ def find(name: str) -> Recipe:
         return RECIPES[name]
     if ":" in name:
         return _outside(name)
-    near = difflib.get_close_matches(name, RECIPES, n=1)
-    guess = f" Did you mean {near[0]}?" if near else ""
     raise ValueError(
         f"`recipe` must be a name listed by `uncork recipes` or `package.module:function`; "
-        f"got {name!r}.{guess}"
+        f"got {name!r}.{did_you_mean(name, RECIPES)}"
     )
 
 

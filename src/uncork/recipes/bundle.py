@@ -26,8 +26,13 @@ FREE = (
 def bundle(runs: Iterable[str | Path], file: str | Path) -> tuple[int, int]:
     """Write every run at or under `runs` as one line of `file`; how many, and how many of them have ended.
 
-    `runs` are run folders, folders of them, and bundles; `file` may be one of those.
+    `runs` are run folders, folders of them, and bundles; `file` may be one of those bundles.
     """
+    if Path(file).suffix != ".jsonl":
+        raise ValueError(
+            f"`output` must end in .jsonl, by which bundles are known; got `{file}`. "
+            f"Write to `{Path(file).with_suffix('.jsonl')}`."
+        )
     records = each_once(record for run in runs for record in _records(Path(run)))
     if not records:
         raise ValueError("`runs` must hold run folders of `uncork train`; found none.")

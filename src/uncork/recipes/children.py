@@ -10,6 +10,8 @@ from uncork.recipes.plan import Run
 
 
 LOG = "log.txt"
+# How a trainer ends over bad input, and how the line begins that says why: `uncork.recipes.front.exit_code`.
+REFUSED, REFUSAL = 2, "uncork: "
 
 
 def start(run: Run, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -34,9 +36,21 @@ def was_stopped(code: int) -> bool:
     return code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 
 
-def reason(code: int, folder: Path) -> str:
-    """Why a trainer failed: the last line it wrote."""
+def log_size(folder: Path) -> int:
+    """Bytes in a run's log, which earlier attempts have written."""
     path = folder / LOG
-    lines = path.read_text(errors="replace").split("\n") if path.exists() else []
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return path.stat().st_size if path.exists() else 0
+
+
+def reason(code: int, folder: Path, since: int = 0) -> str:
+    """Why a trainer failed: the last line it wrote, in what its log has after the first `since` bytes.
+
+    A trainer that refuses says so after `uncork: `. Such a line goes before later ones, since the trainer
+    that holds the folder may be writing to the same log.
+    """
+    path = folder / LOG
+    written = path.read_bytes()[since:].decode(errors="replace") if path.exists() else ""
+    lines = [line.strip() for line in written.split("\n") if line.strip()]
+    refusals = [line for line in lines if line.startswith(REFUSAL)] if code == REFUSED else []
+    last = (refusals or lines or ["it wrote nothing"])[-1]
     return f"killed by signal {-code}; last words: {last}" if code < 0 else last

@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import PurePath
 from typing import Any
 
 from uncork.lm.config import Config
@@ -39,14 +38,8 @@ def overrides(values: dict[str, Any]) -> list[str] | None:
 
 def command(values: dict[str, Any], changes: Sequence[str]) -> str:
     """`uncork train RECIPE seed=... path=value ...`; the seed is always said, the corpora's place never."""
-    said = [_without_place(change) for change in changes if not change.startswith(("seed=", "data.root="))]
+    said = [change for change in changes if not change.startswith(("seed=", "data.root="))]
     return shlex.join(["uncork", "train", values["name"], f"seed={values['seed']}", *said])
-
-
-def _without_place(change: str) -> str:
-    """Of a corpus of one's own the folder's name: where it lies is nobody's business."""
-    name, _, value = change.partition("=")
-    return f"{name}={PurePath(value).name}" if name == "data.corpus" else change
 
 
 def _differences(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from uncork.lm.build import check
 from uncork.lm.config import Config
 from uncork.recipes import build
 
@@ -65,7 +66,8 @@ def parse_variant(text: str) -> Variant:
 
 
 def plan(variants: Sequence[str], seeds: Sequence[int], changes: Sequence[str], out: Path) -> list[Run]:
-    """All runs, checked; every variant of the first seed comes before any of the second.
+    """All runs, checked as far as that goes without data; every variant of the first seed comes before any
+    of the second.
 
     Without seeds each recipe keeps its own.
     """
@@ -93,4 +95,8 @@ def _run(variant: Variant, seed: int | None, changes: tuple[str, ...], out: Path
             )
         overrides = (*overrides, f"seed={seed}")
     config = build(variant.recipe, overrides)
+    try:
+        check(config)
+    except (ValueError, TypeError) as error:  # a sweep has many variants: say which
+        raise ValueError(f"{variant.name}: {error}") from error
     return Run(variant, config.seed, overrides, config, out / f"{variant.name}-{config.seed}")

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from uncork.lm.interrupt import StopRequest
 from uncork.lm.run_folder import check_folder
-from uncork.recipes.children import reason, start, was_stopped
+from uncork.recipes.children import log_size, reason, start, was_stopped
 from uncork.recipes.front import exit_code
 from uncork.recipes.mps import shared_gpu
+from uncork.recipes.outcome import read_outcome
 from uncork.recipes.plan import plan
 from uncork.recipes.table import markdown, write_table
 from uncork.recipes.watch import Watch, Watched
@@ -76,6 +77,7 @@ class _Engine:
         self.out = out
         self.waiting = deque(runs)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.logged: dict[str, int] = {}  # bytes of a run's log when it was started
 
     def work(self, stop: StopRequest, watch: Watch, deadline: float) -> None:
         """Until every run has ended, or time or a signal stops them."""
@@ -100,9 +102,11 @@ class _Engine:
     def _start_some(self) -> None:
         while self.waiting and len(self.processes) < self.parallel:
             watched = self.waiting.popleft()
-            if (watched.run.folder / "result.json").exists():
-                watched.status = "finished"
+            outcome = read_outcome(watched.run.folder)
+            if outcome.damage or outcome.result is not None:
+                _end(watched)
                 continue
+            self.logged[watched.run.name] = log_size(watched.run.folder)
             self.processes[watched.run.name] = start(watched.run, self.environment)
             watched.status = "running"
 
@@ -111,11 +115,12 @@ class _Engine:
         for watched in ended:
             code = self.processes.pop(watched.run.name).returncode
             if code == 0:
-                watched.status = "finished"
+                _end(watched)
             elif stopping and (was_stopped(code) or code == -signal.SIGKILL):
                 watched.status = "stopped"
             else:
-                watched.status, watched.message = "failed", reason(code, watched.run.folder)
+                written = self.logged[watched.run.name]
+                watched.status, watched.message = "failed", reason(code, watched.run.folder, written)
         if ended:
             write_table(self.out, self.runs)
 
@@ -126,6 +131,12 @@ class _Engine:
     def _send(self, number: int) -> None:
         for process in self.processes.values():
             process.send_signal(number)
+
+
+def _end(watched: Watched) -> None:
+    """A run that is over has finished, unless its files cannot be read."""
+    watched.message = read_outcome(watched.run.folder).damage
+    watched.status = "failed" if watched.message else "finished"
 
 
 def _deadline(minutes: float | None) -> float:

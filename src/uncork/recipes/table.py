@@ -18,7 +18,11 @@ COLUMNS = (
 
 
 def write_table(folder: Path, runs: Sequence[Watched]) -> dict[str, Any]:
-    """Write `table.json` and `table.md` of these runs, and return what the first holds."""
+    """Write `table.json` and `table.md` of these runs, and return what the first holds.
+
+    Only of these: a mean over runs of two sweeps could mix two configurations. Other runs in the folder, such
+    as those of an earlier sweep, are listed by name.
+    """
     outcomes = {watched.run.name: read_outcome(watched.run.folder) for watched in runs}
     by_variant: dict[str, list[Watched]] = {}
     for watched in runs:
@@ -26,7 +30,8 @@ def write_table(folder: Path, runs: Sequence[Watched]) -> dict[str, Any]:
     rows = [_row(group, [outcomes[watched.run.name] for watched in group]) for group in by_variant.values()]
     _add_ratios(rows)
     unfinished = [_unfinished(w, outcomes[w.run.name]) for w in runs if outcomes[w.run.name].result is None]
-    table = {"kind": "language_model_sweep", "rows": rows, "unfinished": unfinished}
+    others = sorted({path.parent.name for path in folder.glob("*/config.json")} - outcomes.keys())
+    table = {"kind": "language_model_sweep", "rows": rows, "unfinished": unfinished, "others": others}
     write_json(folder / "table.json", table)
     write_atomic(folder / "table.md", markdown(table).encode())
     return table
@@ -85,7 +90,7 @@ def _unfinished(watched: Watched, outcome: Outcome) -> dict[str, Any]:
     return {
         "name": watched.run.name,
         "status": watched.status,
-        "message": watched.message,
+        "message": watched.message or outcome.damage,
         "epochs": outcome.epochs,
         "of_epochs": watched.run.config.epochs,
         "valid_perplexity": outcome.valid_perplexity,
@@ -118,6 +123,9 @@ def markdown(table: dict[str, Any]) -> str:
         perplexity, message = _text(run["valid_perplexity"], "{:.2f}"), run["message"].replace("|", "\\|")
         epochs = f"{run['epochs']} of {run['of_epochs']}"
         lines.append(f"| {run['name']} | {run['status']} | {epochs} | {perplexity} | {message} |")
+    if table["others"]:
+        lines += ["", f"In this folder, but not of this sweep: {', '.join(table['others'])}."]
+        lines += ["For a table of all, give all recipes and seeds with --resume: finished runs are skipped."]
     return "\n".join(lines) + "\n"
 
 

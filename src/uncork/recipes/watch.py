@@ -62,7 +62,8 @@ class Watch:
             self.shown[watched.run.name] = (watched.status, now, line)
 
     def _line(self, watched: Watched) -> str:
-        what = watched.message or describe(read_outcome(watched.run.folder), watched.run.config.epochs)
+        outcome = read_outcome(watched.run.folder)
+        what = watched.message or outcome.damage or describe(outcome, watched.run.config.epochs)
         return f"{watched.run.name:<{self.width}}  {watched.status:<8}  {what}".rstrip()
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePath
 from statistics import median
 from typing import Any
 
@@ -129,4 +130,10 @@ class Run:
     def command(self) -> str:
         if self.overrides is None:
             return f"{self.name}: not a recipe of this package"
-        return command(self.config, self.overrides)
+        return command(self.config, [_without_place(change) for change in self.overrides])
+
+
+def _without_place(change: str) -> str:
+    """Of a corpus of one's own the folder's name: where it lies is nobody's business."""
+    name, _, value = change.partition("=")
+    return f"{name}={PurePath(value).name}" if name == "data.corpus" else change

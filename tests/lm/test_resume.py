@@ -1,0 +1,206 @@
+"""Runs that continue: from their last step, in a folder that is whole, and never as another run."""
+
+from dataclasses import replace
+from shutil import rmtree
+
+import pytest
+
+from tests.lm.test_trainer import StopAfter, metrics, outcome
+from uncork import results
+from uncork.lm import Interrupted, load_run, train
+from uncork.lm.pack import pack, unpack
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+    """Train until a signal comes in the middle of a step."""
+
+    def stop(config, folder, step):
+        with monkeypatch.context() as patch:
+            StopAfter(patch, step)
+            with pytest.raises(Interrupted):
+                train(config, folder)
+
+    return stop
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(config, folder, message, *, resume=True):
+    """Training ends with that message and leaves the folder as it was."""
+    before = contents(folder)
+    with pytest.raises(ValueError, match=message):
+        train(config, folder, resume=resume)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("last", [5, 20, 25])  # in the first epoch, about at its end, in the second
+def test_a_run_stopped_by_its_last_step_is_still_evaluated(make_config, tmp_path, stop_at, last):
+    config = make_config(max_steps=last)
+    train(config, tmp_path / "whole")
+    stop_at(config, tmp_path / "parts", last)
+    train(config, tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    name = "model.safetensors"
+    assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("save_epochs", [1, 2])
+def test_a_run_killed_after_its_first_measurement_continues(make_config, tmp_path, monkeypatch, save_epochs):
+    """Before the first state that an epoch's end saves."""
+    from uncork.lm import trainer
+
+    config = make_config(save_epochs=save_epochs)
+    train(config, tmp_path / "whole")
+    original = trainer.append_jsonl
+
+    def killed(*arguments):
+        original(*arguments)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "append_jsonl", killed)
+        with pytest.raises(MemoryError):
+            train(config, tmp_path / "parts")
+    assert len(metrics(tmp_path / "parts")) == 1
+    train(config, tmp_path / "parts", resume=True)
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_without_its_configuration_is_left_alone(make_config, tmp_path, stop_at, finished, resume):
+    config = make_config(max_steps=5)
+    if finished:
+        train(config, tmp_path)
+        rmtree(tmp_path / "state")
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "lock").touch()
+    else:
+        stop_at(config, tmp_path, 3)
+    (tmp_path / "config.json").unlink()
+    message = (
+        rf"`{tmp_path}` must have the config.json.*Put config.json back, or choose a new folder \(--out\)"
+    )
+    refused(replace(config, seed=9), tmp_path, message, resume=resume)
+
+
+@pytest.mark.parametrize("damaged", ["{", "[1]"])
+def test_a_damaged_configuration_is_put_back_and_not_deleted(make_config, tmp_path, stop_at, damaged):
+    config = make_config()
+    stop_at(config, tmp_path, 25)
+    (tmp_path / "config.json").write_text(damaged)
+    remedy = r"config.json` must .*Put it back from a copy, or choose a new folder \(--out\)"
+    refused(config, tmp_path, remedy)
+    with pytest.raises(ValueError, match=remedy):
+        load_run(tmp_path)
+    with pytest.raises(ValueError, match=remedy):
+        pack(tmp_path, tmp_path / "file")
+
+
+def test_other_damaged_files_keep_their_remedy(tmp_path):
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(ValueError, match="Delete it and run again"):
+        results.read_json(tmp_path / "result.json")
+
+
+def test_with_nothing_to_resume_a_run_starts_and_says_so(make_config, tmp_path, stop_at, capsys):
+    config = make_config(max_steps=2)
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        train(config, tmp_path / name, resume=True)
+        assert f"nothing to resume in {tmp_path / name}: starting" in capsys.readouterr().err.splitlines()
+    stop_at(config, tmp_path / "stopped", 1)
+    train(config, tmp_path / "stopped", resume=True)
+    assert "nothing to resume" not in capsys.readouterr().err
+
+
+def test_a_start_that_was_killed_before_its_configuration_starts_again(make_config, tmp_path):
+    results.write_json(tmp_path / "words.json", [])
+    assert train(make_config(max_steps=2), tmp_path, resume=True)["steps"] == 2
+
+
+@pytest.mark.parametrize("kept", ["model.safetensors", "metrics.jsonl"])
+def test_a_run_that_lost_its_states_keeps_what_it_measured(make_config, tmp_path, stop_at, kept):
+    config = make_config()
+    stop_at(config, tmp_path, 25)
+    for path in (tmp_path / "state").glob("step-*"):
+        path.unlink()
+    for name in {"model.safetensors", "metrics.jsonl"} - {kept}:
+        (tmp_path / name).unlink()
+    refused(config, tmp_path, rf"must have a saved state to be resumed, but it has {kept}.*--out")
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("metrics.jsonl", r"line for each of the 1 epochs .* but it has 0\. Put it back"),
+        ("model.safetensors", r"has no model.safetensors\. Put it back"),
+    ],
+)
+def test_a_run_that_lost_what_it_measured_does_not_go_on(make_config, tmp_path, stop_at, lost, message):
+    config = make_config()
+    stop_at(config, tmp_path / "run", 25)
+    (tmp_path / "run" / lost).unlink()
+    refused(config, tmp_path / "run", message)
+    with pytest.raises(ValueError, match=message):
+        pack(tmp_path / "run", tmp_path / "file")
+
+
+def test_a_finetuned_run_resumes_without_the_run_it_came_from(make_config, tmp_path, stop_at):
+    train(make_config(), tmp_path / "first")
+    config = make_config(finetune=str(tmp_path / "first"))
+    train(config, tmp_path / "whole")
+    stop_at(config, tmp_path / "parts", 25)
+    pack(tmp_path / "parts", tmp_path / "file")
+    unpack(tmp_path / "file", tmp_path / "there")
+    rmtree(tmp_path / "first")
+    train(config, tmp_path / "there", resume=True)
+    assert metrics(tmp_path / "there") == metrics(tmp_path / "whole")
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "words.json"])
+def test_a_finished_run_that_is_not_whole_is_not_packed(make_config, tmp_path, lost):
+    train(make_config(max_steps=2), tmp_path / "run")
+    (tmp_path / "run" / lost).unlink()
+    with pytest.raises(ValueError, match=f"`run` must be whole to be packed, but .* has no {lost}"):
+        pack(tmp_path / "run", tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_finished_run_with_an_unknown_setting_is_not_packed(make_config, tmp_path):
+    train(make_config(max_steps=2), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    results.write_json(path, results.read_json(path) | {"sead": 1})
+    with pytest.raises(ValueError, match="sead"):
+        pack(tmp_path / "run", tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "cuda:4096"])
+def test_an_unknown_device_is_named(make_config, tmp_path, name):
+    with pytest.raises(ValueError, match=rf"`device` must .*got '{name}'\. Use .*cpu"):
+        train(make_config(device=name), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=rf"`device` must .*got '{name}'"):
+        load_run(tmp_path, name)
+
+
+def test_a_gpu_that_torch_does_not_see_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(
+        ValueError, match=r"`device` must be available here, .* 0 GPUs; got 'cuda'\. Use cpu or"
+    ):
+        load_run(tmp_path, "cuda")
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_has_64_bits(make_config, tmp_path, seed):
+    with pytest.raises(ValueError, match=f"`seed` must have at most 64 bits.*got {seed}"):
+        train(make_config(seed=seed), tmp_path)
+    bound = 2**64 - 1 if seed > 0 else -(2**63)
+    assert train(make_config(seed=bound, max_steps=1), tmp_path / "run")["seed"] == bound
