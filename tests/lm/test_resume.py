@@ -198,6 +198,15 @@ def test_a_gpu_that_torch_does_not_see_is_not_used(tmp_path, monkeypatch):
         load_run(tmp_path, "cuda")
 
 
+def test_the_device_may_be_said_in_another_way(make_config, tmp_path, stop_at):
+    """Here "auto" is the CPU."""
+    config = make_config(device="cpu")
+    train(config, tmp_path / "whole")
+    stop_at(config, tmp_path / "parts", 15)
+    train(replace(config, device="auto"), tmp_path / "parts", resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
 def test_a_seed_has_64_bits(make_config, tmp_path, seed):
     with pytest.raises(ValueError, match=f"`seed` must have at most 64 bits.*got {seed}"):

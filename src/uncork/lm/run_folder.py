@@ -19,9 +19,11 @@ from uncork.lm.world import find_device
 from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
 
 
-# What may differ between a start and its resumption. `recurrence` may, since "auto" differs between machines;
-# no other of these changes a number.
-FREE_FIELDS = {"log_every", "save_every", "save_epochs", "tensorboard", "data.root", "graphs", "recurrence"}
+# What may differ between a start and its resumption. `device` and `recurrence` may, since "auto" differs
+# between machines; no other of these changes a number.
+FREE_FIELDS = {
+    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "recurrence",
+}  # fmt: skip
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
