@@ -53,12 +53,13 @@ class _Loss(torch.autograd.Function):
             make = custom.PASSES[ctx.backend]()
             given = chunked.run(problem, upstream, Needs(*ctx.needs), ctx.size, make).gradients
         four, function = given[:4], given[4:]
-        missing = len(ctx.needs_input_grad) - NOT_TENSORS - 6 - len(function)
-        return (*[None] * NOT_TENSORS, *four, None, None, *function, *[None] * missing)
+        missing = len(ctx.needs_input_grad) - OPTIONS - OPERANDS - len(function)
+        return (*[None] * OPTIONS, *four, None, None, *function, *[None] * missing)
 
 
-# Arguments of `_Loss.forward` before its tensors: those of a problem, two of which have no gradient.
-NOT_TENSORS = 5
+# Arguments of `_Loss.forward`: options, then the operands of a problem, of which the target and the class
+# weights have no gradient, then the function's tensors.
+OPTIONS, OPERANDS = 5, 6
 
 
 def _saved_problem(ctx) -> Problem:
