@@ -19,7 +19,7 @@ from uncork.lm.run_folder import check_folder
 from uncork.recipes.children import log_size, reason, start, was_stopped
 from uncork.recipes.front import exit_code
 from uncork.recipes.mps import shared_gpu
-from uncork.recipes.outcome import read_outcome
+from uncork.recipes.outcome import Outcome, read_outcome
 from uncork.recipes.plan import plan
 from uncork.recipes.table import markdown, write_table
 from uncork.recipes.watch import Watch, Watched
@@ -104,7 +104,7 @@ class _Engine:
             watched = self.waiting.popleft()
             outcome = read_outcome(watched.run.folder)
             if outcome.damage or outcome.result is not None:
-                _end(watched)
+                _end(watched, outcome)
                 continue
             self.logged[watched.run.name] = log_size(watched.run.folder)
             self.processes[watched.run.name] = start(watched.run, self.environment)
@@ -115,7 +115,7 @@ class _Engine:
         for watched in ended:
             code = self.processes.pop(watched.run.name).returncode
             if code == 0:
-                _end(watched)
+                _end(watched, read_outcome(watched.run.folder))
             elif stopping and (was_stopped(code) or code == -signal.SIGKILL):
                 watched.status = "stopped"
             else:
@@ -133,10 +133,10 @@ class _Engine:
             process.send_signal(number)
 
 
-def _end(watched: Watched) -> None:
+def _end(watched: Watched, outcome: Outcome) -> None:
     """A run that is over has finished, unless its files cannot be read."""
-    watched.message = read_outcome(watched.run.folder).damage
-    watched.status = "failed" if watched.message else "finished"
+    watched.message = outcome.damage
+    watched.status = "failed" if outcome.damage else "finished"
 
 
 def _deadline(minutes: float | None) -> float:

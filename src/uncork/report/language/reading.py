@@ -15,7 +15,7 @@ from uncork.report.language.compare import (
     untested,
 )
 from uncork.report.language.runs import LABELS, Run
-from uncork.report.language.tables import p_value, published
+from uncork.report.language.tables import SCORES, p_value, published
 from uncork.report.language.trials import Trial
 from uncork.report.reading import share
 
@@ -72,12 +72,9 @@ def _untested(trial: Trial) -> list[str]:
     """Controls that stand beside a learned function with one seed."""
     texts = []
     for arm, control in untested(trial):
-        gaps = [mean(arm.values(name)) - mean(control.values(name)) for name in _SCORES]
+        gaps = [mean(arm.values(name)) - mean(control.values(name)) for name in SCORES]
         texts.append(f"{arm.label} against {control.label} {gaps[1]:+.2f} (valid {gaps[0]:+.2f})")
     return [f"Not tested, for the control has one seed: {'; '.join(texts)}."] if texts else []
-
-
-_SCORES = ("valid_perplexity", "test_perplexity")
 
 
 def _outcome(found: Difference, comparisons: int) -> str:

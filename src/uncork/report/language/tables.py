@@ -21,11 +21,11 @@ def perplexity_table(trial: Trial) -> Table:
     compared = to_softmax(trial)
     printed = {arm.label: published(arm) for arm in trial.arms}
     sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
-    best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in _SCORES}
+    best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in SCORES}
     rows = []
     for arm in trial.arms:
         row = [(arm.label, False), (str(len(arm.runs)), False), (_training(arm), False)]
-        for name in _SCORES:
+        for name in SCORES:
             found = arm.spread(name)
             row.append((plus_minus(found), found.mean == best[name]))
         gap = mean_difference(trial, arm)
@@ -41,7 +41,7 @@ def perplexity_table(trial: Trial) -> Table:
     )
 
 
-_SCORES = ("valid_perplexity", "test_perplexity")
+SCORES = ("valid_perplexity", "test_perplexity")
 
 
 def published(arm: Arm) -> dict[str, Published]:
