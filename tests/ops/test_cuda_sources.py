@@ -238,6 +238,26 @@ def test_a_steep_table_does_not_overflow_above_the_highest_logit(kernel):
     assert np.abs(np.cumsum(sums.knots - expected.knots)).max() <= 1e-4 * expected.size.sum()
 
 
+@pytest.mark.parametrize("kernel", ["table_counts"], indirect=True)
+@pytest.mark.parametrize(
+    "intervals, slope, a, most",
+    [
+        (20_001, 10, "0.02", 2e-5),
+        (100_000, 50, "0.02", 2e-5),
+        (20_001, 50, "0.1", 2e-4),
+        (20_001, 100, "0.2", 1e-3),
+    ],
+)
+def test_how_far_counting_is_right_where_slopes_are_steep(kernel, intervals, slope, a, most):
+    """As docs/kernels.md says; and no better by far, or it should say so."""
+    assert f"{slope * 2 * BOUND / intervals:.1g}" == a
+    z, values, *rest = setting(logits("narrow"), intervals)
+    problem = (z, slope * values, *rest)
+    expected = right(*problem)
+    error = np.abs(found(kernel, *problem, expected).lse - expected.lse).max()
+    assert most / 30 <= error <= most
+
+
 @pytest.mark.parametrize("kind", ["equal", "close", "wide"])
 def test_a_negative_gradient_from_above(kernel, kind):
     """Sums that wrap around do so in either direction."""
