@@ -16,11 +16,11 @@ from uncork.lm.pack import pack, unpack
 def stop_at(monkeypatch):
     """Train until a signal comes in the middle of a step."""
 
-    def stop(config, folder, step):
+    def stop(config, folder, step, resume=False):
         with monkeypatch.context() as patch:
             StopAfter(patch, step)
             with pytest.raises(Interrupted):
-                train(config, folder)
+                train(config, folder, resume=resume)
 
     return stop
 
@@ -47,6 +47,20 @@ def test_a_run_stopped_by_its_last_step_is_still_evaluated(make_config, tmp_path
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     name = "model.safetensors"
     assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_tells_where_it_went_on(make_config, tmp_path, stop_at, monkeypatch):
+    config = make_config()
+    stop_at(config, tmp_path, 5)
+    start = results.read_json(tmp_path / "provenance.json")
+    monkeypatch.setattr(results, "_commit", lambda: "another")
+    stop_at(config, tmp_path, 4, resume=True)
+    for _ in range(2):  # a run that has ended is not resumed
+        train(config, tmp_path, resume=True)
+    told = results.read_json(tmp_path / "provenance.json")
+    first, second = told.pop("resumed")
+    assert told == start and (first.pop("step"), second.pop("step")) == (5, 9)
+    assert first.keys() == start.keys() and first["commit"] == second["commit"] == "another"
 
 
 @pytest.mark.parametrize("save_epochs", [1, 2])

@@ -109,6 +109,29 @@ def test_seconds_side_by_side():
     assert first.seconds_beside(second) == 0.0
 
 
+def test_seconds_side_by_side_of_a_run_that_paused():
+    """Epochs 1 and 2 of 11 s each at noon, 3 to 6 an hour later."""
+    paused, other = of(run("penn_mos", 1, 60.0), run("penn_softmax", 1, 60.0))
+    paused.provenance["started"] = "2026-01-01T12:00:00+00:00"
+    paused.provenance["resumed"] = [paused.provenance | {"step": 250, "started": "2026-01-01T13:00:00+00:00"}]
+    for start, expected in (("11:59:30", 22.0), ("12:30:00", 0.0), ("13:00:20", 24.0)):
+        other.provenance["started"] = f"2026-01-01T{start}+00:00"
+        assert paused.seconds_beside(other) == other.seconds_beside(paused) == expected
+
+
+def test_all_origins_of_a_run_are_named_and_losses_on_the_way_too():
+    record = run("penn_softmax", 1, 60.0, packed=[{"step": 250}])
+    record["provenance"]["resumed"] = [
+        record["provenance"] | {"step": 250, "commit": "def", "hardware": "another"}
+    ]
+    paragraphs = language_sections(of(record))[-1].paragraphs
+    assert "Carried between machines in a file that loses digits: penn_softmax seed 1." in paragraphs
+    assert paragraphs[-2:] == [
+        "Made by uncork 0 (commit abc) with torch 2 on a machine.",
+        "Made by uncork 0 (commit def) with torch 2 on another.",
+    ]
+
+
 def test_slopes_stand_beside_the_papers():
     table = tables.slope_table(only(*story()))
     assert table is not None

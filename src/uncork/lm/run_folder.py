@@ -103,6 +103,14 @@ def open_folder(config: Config, folder: Path, corpus: Corpus) -> None:
     write_json(folder / "config.json", to_dict(config))
 
 
+def note_resumption(folder: Path, step: int) -> None:
+    """Add where and with what the run goes on: it may be another machine, or another commit."""
+    path = folder / "provenance.json"
+    origin = read_json(path) if path.exists() else provenance()
+    origin["resumed"] = [*origin.get("resumed", []), {"step": step, **provenance()}]
+    write_json(path, origin)
+
+
 def cut_metrics(path: Path, lines: int) -> None:
     """Keep the first `lines` evaluations: those after the state a run resumes from come again."""
     records = list(read_jsonl(path))[:lines] if path.exists() else []

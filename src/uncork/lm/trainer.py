@@ -23,7 +23,14 @@ from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
 from uncork.lm.lock import folder_lock
 from uncork.lm.progress import Progress
-from uncork.lm.run_folder import check_folder, check_measured, cut_metrics, make_result, open_folder
+from uncork.lm.run_folder import (
+    check_folder,
+    check_measured,
+    cut_metrics,
+    make_result,
+    note_resumption,
+    open_folder,
+)  # fmt: skip
 from uncork.lm.snapshot import Position, restore, snapshot
 from uncork.lm.step import Carried, TrainingStep, in_the_way
 from uncork.lm.tensorboard import Events
@@ -102,9 +109,11 @@ def _train(
     if loaded is not None:
         at = restore(loaded, carried, model, optimizer, lengths, corpus, world)
         progress.say(f"resumed after step {at.step}")
-    elif world.is_first:
-        open_folder(config, folder, corpus)
     if world.is_first:
+        if loaded is None:
+            open_folder(config, folder, corpus)
+        else:
+            note_resumption(folder, at.step)
         cut_metrics(folder / "metrics.jsonl", at.evaluations)
     events = Events(folder, enabled=config.tensorboard and world.is_first)
 

@@ -201,6 +201,12 @@ def left_out(trial: Trial) -> list[str]:
     return lines
 
 
+def carried(trial: Trial) -> list[str]:
+    """Runs that went on elsewhere, and not exactly."""
+    texts = [f"{run.name} seed {run.seed}" for run in trial.runs if (run.result or {}).get("packed")]
+    return [f"Carried between machines in a file that loses digits: {'; '.join(texts)}."] if texts else []
+
+
 def _unfinished(run: Run) -> str:
     text = f"{run.name} seed {run.seed}, {share(len(run.metrics), run.config['epochs'])} epochs"
     if not run.metrics:

@@ -1,7 +1,9 @@
 """One language-model run as its record tells it, finished or not."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import product
 from pathlib import PurePath
 from statistics import median
 from typing import Any
@@ -91,13 +93,27 @@ class Run:
     def seconds(self) -> float:
         return sum(line["seconds"] for line in self.metrics)
 
+    @property
+    def origins(self) -> list[dict[str, Any]]:
+        """Where it began, and where it went on after each stop."""
+        return [self.provenance, *self.provenance.get("resumed", [])]
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """Start and end of each part of the run, as far as starts and the seconds of epochs tell."""
+        steps = [origin.get("step", 0) for origin in self.origins] + [math.inf]
+        found = []
+        for origin, first, last in zip(self.origins, steps[:-1], steps[1:], strict=True):
+            if origin.get("started"):
+                start = datetime.fromisoformat(origin["started"]).timestamp()
+                length = sum(line["seconds"] for line in self.metrics if first < line["step"] <= last)
+                found.append((start, start + length))
+        return found
+
     def seconds_beside(self, other: "Run") -> float:
-        """How long the two ran at the same time, as far as their starts and seconds tell."""
-        if not self.started or not other.started:
-            return 0.0
-        first, second = sorted([self, other], key=lambda run: run.started)
-        gap = datetime.fromisoformat(second.started) - datetime.fromisoformat(first.started)
-        return min(max(first.seconds - gap.total_seconds(), 0.0), second.seconds)
+        """How long the two ran at the same time."""
+        both = product(self.spans, other.spans)
+        return sum(max(min(a[1], b[1]) - max(a[0], b[0]), 0.0) for a, b in both)
 
     @property
     def averaging_starts(self) -> list[int]:

@@ -46,7 +46,7 @@ def _functions(trial: Trial) -> list[Section]:
 
 
 def _origins(trial: Trial) -> Section:
-    paragraphs = reading.left_out(trial)
+    paragraphs = [*reading.left_out(trial), *reading.carried(trial)]
     shown = [tables.run_table(trial)] if trial.arms else []
     if shown:
         paragraphs.append(
@@ -54,5 +54,5 @@ def _origins(trial: Trial) -> Section:
             "machine slow each other."
         )
     everyone = [*trial.runs, *trial.unfinished]
-    paragraphs += sorted({origin(run.provenance) for run in everyone})
+    paragraphs += sorted({origin(each) for run in everyone for each in run.origins})
     return Section(f"{trial.anchor}-runs", f"Runs: {trial.title}", paragraphs, [], shown)
