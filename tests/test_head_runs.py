@@ -19,34 +19,41 @@ Setting = tuple[str, float]
 SOFTMAX, MORE_SOFTMAX = ("penn_softmax", 0.4), ("penn_softmax", 0.5)
 PLIF, MORE_PLIF, FROZEN = ("penn_plif", 0.4), ("penn_plif", 0.5), ("penn_plif_frozen", 0.4)
 TEMPERATURE, MORE_TEMPERATURE = ("penn_temperature", 0.4), ("penn_temperature", 0.5)
-AUTHORS, SIGSOFTMAX, MOS = ("penn_plif_authors", 0.4), ("penn_sigsoftmax", 0.4), ("penn_mos", 0.4)
+AUTHORS, SIGSOFTMAX = ("penn_plif_authors", 0.4), ("penn_sigsoftmax", 0.4)
+MOS, MOS_PLIF = ("penn_mos", 0.4), ("penn_mos_plif", 0.4)
 TEXTS = ("valid", "test")
 
 
+PENN, WIKITEXT = "lm-penn-160.jsonl", "lm-wikitext-2-80.jsonl"
+
+
+def records(file: str) -> list[dict]:
+    return [json.loads(line) for line in (ROOT / "results" / file).read_text().splitlines()]
+
+
+def setting_of(run: dict) -> Setting:
+    return run["config"]["name"], run["config"]["model"]["output_dropout"]
+
+
 def runs_in(file: str) -> dict[Setting, dict[int, dict]]:
-    """The runs of a bundle, by seed."""
+    """The runs of a bundle, by seed; of one that was begun twice the longer."""
     found: dict[Setting, dict[int, dict]] = defaultdict(dict)
-    for run in map(json.loads, (ROOT / "results" / file).read_text().splitlines()):
-        config = run["config"]
-        found[config["name"], config["model"]["output_dropout"]][config["seed"]] = run
+    for run in sorted(records(file), key=lambda run: len(run["metrics"])):
+        found[setting_of(run)][run["config"]["seed"]] = run
     return found
 
 
 def penn() -> dict[Setting, dict[int, dict]]:
-    return runs_in("lm-penn-160.jsonl")
+    return runs_in(PENN)
 
 
 def first_seed() -> dict[Setting, dict]:
     return {setting: by_seed[141] for setting, by_seed in penn().items()}
 
 
-def wikitext() -> tuple[dict, dict, dict]:
-    """Softmax, the learned and the frozen function."""
-    found = runs_in("lm-wikitext-2-80.jsonl")
-    (softmax, plif, frozen) = (
-        found[f"wikitext2_{name}", 0.4][141] for name in ("softmax", "plif", "plif_frozen")
-    )
-    return softmax, plif, frozen
+def wikitext(*names: str) -> list[dict]:
+    found = runs_in(WIKITEXT)
+    return [found[f"wikitext2_{name}", 0.4][141] for name in names]
 
 
 def valid_of(run: dict) -> dict[int, float]:
@@ -72,6 +79,11 @@ def slope_at(run: dict) -> dict[float, float]:
 
 def page(name: str = "lm-results.md") -> str:
     return " ".join((ROOT / "docs" / name).read_text().split())
+
+
+def where_averages_begin(run: dict, softmax: dict) -> str:
+    own, other = ("from {:.2f} to {:.2f}".format(*map(valid_of(r).get, (30, 31))) for r in (run, softmax))
+    return f"its valid perplexity falls {own}, and that of softmax {other}"
 
 
 def assert_told(phrases: Iterable[str], text: str) -> None:
@@ -119,8 +131,7 @@ def test_what_is_said_of_two_dropouts():
         f"on valid ({end[FROZEN]:.2f} and {end[more]:.2f})",
         f"on test ({test[FROZEN]:.2f} and {test[more]:.2f})",
         "It learns a factor of {:.1f}, and {:.1f}.".format(*factors),
-        f"it is {end[MORE_TEMPERATURE] - end[more_plif]:.2f} higher on valid and "
-        f"{test[MORE_TEMPERATURE] - test[more_plif]:.2f} on test",
+        f"Where averages begin {where_averages_begin(runs[TEMPERATURE], runs[SOFTMAX])}; so a lower rate",
         f"**Sigsoftmax** ends at {end[SIGSOFTMAX]:.2f} and {test[SIGSOFTMAX]:.2f}, where softmax with the "
         f"same seed has {end[SOFTMAX]:.2f} and {test[SOFTMAX]:.2f}.",
     )
@@ -130,32 +141,43 @@ def test_what_is_said_of_two_dropouts():
 def test_what_is_said_of_three_seeds():
     runs = penn()
     assert {setting: len(by_seed) for setting, by_seed in runs.items() if len(by_seed) > 1} == {
-        SOFTMAX: 3, MORE_PLIF: 3, FROZEN: 3
+        SOFTMAX: 3, MORE_PLIF: 3, FROZEN: 3, MORE_TEMPERATURE: 3
     }  # fmt: skip
 
     def gaps(text: str, setting: Setting, other: Setting) -> list[float]:
         return [score(runs[setting][seed], text) - score(runs[other][seed], text) for seed in runs[setting]]
 
     def behind(setting: Setting) -> list[float]:
-        """One seed against the mean of softmax."""
-        (run,) = runs[setting].values()
-        return [score(run, text) - mean(score(r, text) for r in runs[SOFTMAX].values()) for text in TEXTS]
+        means = [
+            [mean(score(r, text) for r in runs[k].values()) for text in TEXTS] for k in (setting, SOFTMAX)
+        ]
+        return [own - softmax for own, softmax in zip(*means, strict=True)]
 
     test, valid = gaps("test", MORE_PLIF, SOFTMAX), gaps("valid", MORE_PLIF, SOFTMAX)
     assert max(test) < 0 < min(valid)
     learned = [-mean(gaps(text, MORE_PLIF, FROZEN)) for text in TEXTS]
+    to_temperature = [gaps(text, MORE_PLIF, MORE_TEMPERATURE) for text in TEXTS]
+    assert all(gap < 0 for text in to_temperature for gap in text)
+    assert all(gap > 0 for text in TEXTS for gap in gaps(text, MORE_TEMPERATURE, SOFTMAX))
     ended = [run for by_seed in runs.values() for run in by_seed.values() if run["result"]]
     ends = [valid_of(run) for run in ended]
-    assert len(ends) == 15 and all(min(values.values()) == values[160] for values in ends)
+    assert len(ends) == 18 and all(min(values.values()) == values[160] for values in ends)
     last = [values[155] - values[160] for values in ends]
     told = (
         f"lower by {-mean(test):.2f}, with each of the three seeds (by {-max(test):.2f} to {-min(test):.2f})",
         f"higher by {mean(valid):.2f}, again with each (by {min(valid):.2f} to {max(valid):.2f})",
         "on both texts, by {:.2f} and {:.2f}, the second clearly by seeds alone".format(*learned),
-        "of its three seeds by {:.2f} and {:.2f}, and with more of it by {:.2f} and {:.2f}.".format(
-            *behind(TEMPERATURE), *behind(MORE_TEMPERATURE)
+        "with each of three seeds: by {:.2f} on valid and {:.2f} on test, the second clearly by seeds alone. "
+        "At the smaller dropout one seed is behind by {:.2f} and {:.2f}.".format(
+            *behind(MORE_TEMPERATURE), *behind(TEMPERATURE)
         ),
-        f"fifteen runs that have ended were still falling, by {min(last):.2f} to {max(last):.2f} in the last",
+        "on both texts: by {:.2f} and {:.2f}, the second clearly by seeds alone. What it learns".format(
+            *(-mean(text) for text in to_temperature)
+        ),
+        "MoS ends at {:.2f} on valid and {:.2f} on test, {:.2f} and {:.2f} below the mean of softmax.".format(
+            *(score(runs[MOS][141], text) for text in TEXTS), *(-gap for gap in behind(MOS))
+        ),
+        f"eighteen runs that have ended were still falling, by {min(last):.2f} to {max(last):.2f} in",
     )
     assert_told(told, page())
 
@@ -177,27 +199,36 @@ def test_what_is_said_of_the_authors_settings():
     assert_told(told, page())
 
 
-def test_what_is_said_of_the_mixture():
-    mos, softmax = (first_seed()[setting] for setting in (MOS, SOFTMAX))
-    assert mos["result"] is None and len(mos["metrics"]) == 50
-    steps = [run["metrics"][49]["step"] for run in (mos, softmax)]
+def test_what_is_said_of_mixtures():
+    softmax, mos, both = (first_seed()[setting] for setting in (SOFTMAX, MOS, MOS_PLIF))
+    steps = [run["metrics"][159]["step"] for run in (mos, softmax)]
+    (packed,) = mos["result"]["packed"]
+    assert mos["metrics"][49]["step"] < packed["step"] < mos["metrics"][50]["step"]
+    assert both["result"] is None and len(both["metrics"]) == 99
+    (again,) = [run for run in records(PENN) if setting_of(run) == MOS_PLIF and len(run["metrics"]) == 64]
+    valid, other, repeated = valid_of(both), valid_of(mos), valid_of(again)
+    higher = [valid[epoch] - other[epoch] for epoch in range(61, 100)]
+    assert max(abs(valid[epoch] - repeated[epoch]) for epoch in range(31, 65)) < 0.27
     told = (
-        f"was stopped after 50 of its 160 epochs: {valid_of(mos)[50]:.2f} on valid, where softmax with "
-        f"the same seed had {valid_of(softmax)[50]:.2f} after as many",
-        f"{training(mos, 50):.1f} on the training text for {training(softmax, 50):.1f}",
-        "{:,} by then, to {:,}.".format(*steps),
+        "of its own publication: {:,}, to {:,} of softmax.".format(*steps),
+        f"stopped after 99 epochs, at {valid[99]:.2f} on valid where MoS had {other[99]:.2f}",
+        f"From epoch 61 on it is higher by {min(higher):.2f} to {max(higher):.2f}",
+        f"({training(both, 99):.1f} to {training(mos, 99):.1f} in epoch 99)",
     )
     assert_told(told, page())
+    lead = mean(score(run, "test") for run in penn()[SOFTMAX].values()) - score(mos, "test")
+    for name in ("index.md", "getting-started.md", "../README.md"):
+        assert f"is ahead by {lead:.1f} perplexity on test, with one seed" in page(name)
 
 
 def test_what_is_said_of_wikitext():
-    softmax, plif, frozen = wikitext()
+    softmax, plif, frozen, temperature = wikitext("softmax", "plif", "plif_frozen", "temperature")
     valid = [valid_of(run) for run in (softmax, plif, frozen)]
     lead = {epoch: valid[0][epoch] - valid[1][epoch] for epoch in valid[0]}
     assert min(lead.values()) > 0 and len(lead) == 80
-    behind = [score(frozen, text) - score(softmax, text) for text in TEXTS]
+    behind = [score(run, text) - score(softmax, text) for run in (temperature, frozen) for text in TEXTS]
     ahead = [score(softmax, text) - score(plif, text) for text in TEXTS]
-    train = [training(run, 80) for run in (softmax, plif, frozen)]
+    train = [training(run, 80) for run in (softmax, plif, frozen, temperature)]
     # As many steps on Penn, at the same dropout.
     own, other = (first_seed()[setting] for setting in (SOFTMAX, PLIF))
     steps = [run["metrics"][epoch - 1]["step"] for run, epoch in ((softmax, 80), (own, 45))]
@@ -210,7 +241,12 @@ def test_what_is_said_of_wikitext():
         f"The lead was {lead[60]:.2f} at epoch 60 and {lead[61]:.2f} at 61",
         f"PLIF led softmax by {penn_lead[45]:.2f} after as many steps (31,000, in epoch 45) and was "
         "behind from epoch 121 on",
-        "is {:.2f} and {:.2f} behind".format(*behind),
+        "is behind softmax**, by {:.2f} and {:.2f}, with a training perplexity {:.1f} higher".format(
+            *behind[:2], train[3] - train[0]
+        ),
+        f"It learns a factor of {slopes(temperature)['at_logits']['mean']:.1f}. Here too",
+        f"where averages begin {where_averages_begin(temperature, softmax)}.",
+        "is {:.2f} and {:.2f} behind".format(*behind[2:]),
         f"with a training perplexity {train[2] - train[0]:.1f} higher",
         f"it was {valid[2][31] - valid[0][31]:.2f} behind at epoch 31",
     )
@@ -221,7 +257,7 @@ def test_what_is_said_of_wikitext():
 def test_what_is_said_of_the_learned_functions(steepest, near):
     """The identity below -1, steepest around 2, and 1 again from 8 on, to 20 on Penn."""
     runs = penn()
-    learned = [*runs[PLIF].values(), *runs[MORE_PLIF].values()] if steepest == "2.1" else [wikitext()[1]]
+    learned = [*runs[PLIF].values(), *runs[MORE_PLIF].values()] if steepest == "2.1" else wikitext("plif")
     for run in learned:
         by_logit = slope_at(run)
         top = max(by_logit, key=by_logit.__getitem__)
@@ -230,18 +266,24 @@ def test_what_is_said_of_the_learned_functions(steepest, near):
 
 
 def test_what_is_said_of_their_seconds():
-    """Of five runs side by side, of seven, and of three beside four on Penn."""
+    """Of five runs side by side, of seven, of three beside four on Penn, and of those beside mixtures."""
     sweeps: dict[str, list[dict]] = defaultdict(list)
     for run in (run for by_seed in penn().values() for run in by_seed.values()):
         sweeps[run["provenance"]["commit"][:7]].append(run)
     five, seven = sweeps["cd5b1c6"], sweeps["7b4fccb"]
-    assert (len(five), len(seven), len(sweeps)) == (5, 7, 3)
+    assert (len(five), len(seven), len(sweeps)) == (5, 7, 4)
     by_clock = lambda runs: [statistics.median(line["seconds"] for line in run["metrics"]) for run in runs]
     ends = [end for runs in (five, seven) for end in (min(by_clock(runs)), max(by_clock(runs)))]
-    three = by_clock(wikitext())
+    three = by_clock(wikitext("softmax", "plif", "plif_frozen"))
+    temperatures = by_clock(penn()[MORE_TEMPERATURE][seed] for seed in (142, 143))
     told = (
         "{:.1f} to {:.1f} seconds an epoch each, and seven {:.1f} to {:.1f}.".format(*ends),
-        f"these took {min(three):.1f} to {max(three):.1f} seconds an epoch each",
+        f"three of these took {min(three):.1f} to {max(three):.1f} seconds an epoch each",
+        *(
+            f"Two seeds of the temperature took {seconds:.1f} beside the two mixtures"
+            for seconds in temperatures
+        ),
+        f"the temperature took {by_clock(wikitext('temperature'))[0]:.1f} beside the mixture with PLIF",
     )
     assert_told(told, page())
     trained = [[run["result"]["seconds_per_epoch"] for run in runs] for runs in (five, seven)]
