@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -168,16 +169,50 @@ def test_what_is_said_of_three_seeds():
         f"higher by {mean(valid):.2f}, again with each (by {min(valid):.2f} to {max(valid):.2f})",
         "on both texts, by {:.2f} and {:.2f}, the second clearly by seeds alone".format(*learned),
         "with each of three seeds: by {:.2f} on valid and {:.2f} on test, the second clearly by seeds alone. "
-        "At the smaller dropout one seed is behind by {:.2f} and {:.2f}.".format(
+        "At the smaller dropout one seed is behind by {:.2f} and {:.2f}, and overfits".format(
             *behind(MORE_TEMPERATURE), *behind(TEMPERATURE)
         ),
-        "on both texts: by {:.2f} and {:.2f}, the second clearly by seeds alone. What it learns".format(
+        "on both texts: by {:.2f} and {:.2f}, the second clearly by seeds alone. - **PLIF at its".format(
             *(-mean(text) for text in to_temperature)
         ),
-        "MoS ends at {:.2f} on valid and {:.2f} on test, {:.2f} and {:.2f} below the mean of softmax.".format(
+        "It ends at {:.2f} on valid and {:.2f} on test, {:.2f} and {:.2f} below the mean of softmax.".format(
             *(score(runs[MOS][141], text) for text in TEXTS), *(-gap for gap in behind(MOS))
         ),
         f"eighteen runs that have ended were still falling, by {min(last):.2f} to {max(last):.2f} in",
+    )
+    assert_told(told, page())
+
+
+def test_what_is_called_clear_is_so_in_the_report():
+    report = (ROOT / "results" / "lm-penn-160.md").read_text()
+    plif = r"\| PLIF from the identity \(output_dropout=0\.5\) against ([^(|]*?) (?:\(.*?\) )?\|.*\| (.*) \|"
+    assert dict(re.findall(plif, report)) == {
+        "softmax": "no", "learned temperature": "**yes**", "PLIF, random and frozen": "**yes**"
+    }  # fmt: skip
+    assert "learned temperature (output_dropout=0.5) clearly higher than softmax by seeds alone" in report
+    (p,) = re.findall(r"against softmax \|.* ([0-9.]+) \| no \|", report)
+    (level,) = re.findall(r"only p below 0\.05/5 = ([0-9.]+) is called clear", report)
+    assert f"its p of {p} misses the {level} that five comparisons ask for" in page()
+
+
+def test_what_is_said_in_short():
+    runs = penn()
+    ended = {setting: by_seed for setting, by_seed in runs.items() if setting != MOS_PLIF}
+    valid, test = (
+        {setting: mean(score(run, text) for run in by_seed.values()) for setting, by_seed in ended.items()}
+        for text in TEXTS
+    )
+    softmax, plif, temperature = wikitext("softmax", "plif", "temperature")
+    moved = runs[AUTHORS][141]["result"]["learned_function"]["moved"]["slope_over_knots"]
+    told = (
+        f"MoS is {test[SOFTMAX] - test[MOS]:.2f} below softmax on the test text",
+        f"is {test[SOFTMAX] - test[MORE_PLIF]:.2f} lower on test and "
+        f"{valid[MORE_PLIF] - valid[SOFTMAX]:.2f} higher on valid.",
+        f"by {test[MORE_TEMPERATURE] - test[MORE_PLIF]:.2f} than a learned temperature and by "
+        f"{test[FROZEN] - test[MORE_PLIF]:.2f} than a PLIF that is drawn at random and never learned",
+        f"its slopes move by {moved:.3f}",
+        f"PLIF leads so far**, by {score(softmax, 'test') - score(plif, 'test'):.2f} on test, and a learned "
+        f"temperature is behind by {score(temperature, 'test') - score(softmax, 'test'):.2f}.",
     )
     assert_told(told, page())
 

@@ -87,7 +87,7 @@ def seconds(name: str, file: str) -> list[float]:
 
 def test_seconds_of_runs_side_by_side():
     whole, training = seconds("seconds", "averaging.jsonl"), seconds("train_seconds", "heads.jsonl")
-    page = (ROOT / "docs" / "lm-results.md").read_text()
+    page = (ROOT / "docs" / "lm-earlier-runs.md").read_text()
     assert f"three runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
     whole = seconds("seconds", "heads.jsonl")
     assert f"four runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
@@ -108,7 +108,7 @@ def test_steps():
 
 
 def test_four_heads():
-    assert table("lm-results.md", "penn heads") == heads_rows()
+    assert table("lm-earlier-runs.md", "penn heads") == heads_rows()
 
 
 def test_the_picture_of_four_heads(tmp_path):
@@ -129,7 +129,7 @@ def test_the_picture_of_four_heads(tmp_path):
 def test_what_is_said_of_four_heads():
     valid, train = heads("valid_nll"), heads("train_nll")
     ahead = lambda head, epoch: valid["penn_softmax"][epoch] - valid[head][epoch]
-    page = " ".join((ROOT / "docs" / "lm-results.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "lm-earlier-runs.md").read_text().split())
     leads = [ahead("penn_plif", epoch) for epoch in (80, 81, 90, 104)]
     assert "{:.2f} at epoch 80, {:.2f} at 81, {:.2f} at 90 and {:.2f} at 104".format(*leads) in page
     behind = [-ahead("penn_plif_frozen", epoch) for epoch in (81, 104)]
@@ -151,7 +151,7 @@ def test_precision():
 
 
 def test_first_look():
-    assert table("lm-results.md", "penn first") == first_rows()
+    assert table("lm-earlier-runs.md", "penn first") == first_rows()
 
 
 def test_plif_is_ahead_at_every_epoch_shown():
