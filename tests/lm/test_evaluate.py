@@ -106,6 +106,9 @@ def test_cache_of_no_share_is_the_plain_score(trained):
     assert score.nll == pytest.approx(evaluate(model, stream_TB).nll, rel=1e-6)
     with pytest.raises(ValueError, match="`share`"):
         cache_evaluation(model, stream_TB, share=1.0)
+    for theta in (math.nan, math.inf):  # NaN would pass for an empty cache
+        with pytest.raises(ValueError, match="`theta` must be finite; got"):
+            cache_evaluation(model, stream_TB, theta=theta)
 
 
 def test_dynamic_evaluation_that_does_not_move_is_the_plain_score(trained):

@@ -166,6 +166,47 @@ def test_a_run_that_lost_what_it_measured_does_not_go_on(make_config, tmp_path, 
         pack(tmp_path / "run", tmp_path / "file")
 
 
+def test_a_run_whose_best_model_is_damaged_does_not_train_on(make_config, tmp_path, stop_at):
+    config = make_config()
+    stop_at(config, tmp_path, 25)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    refused(config, tmp_path, r"model.safetensors` is damaged: .*\. Put it back from a copy")
+
+
+def test_words_and_a_lost_origin_come_back_with_a_resumption(make_config, tmp_path, stop_at):
+    config = make_config()
+    stop_at(config, tmp_path, 5)
+    words = results.read_json(tmp_path / "words.json")
+    for name in ("words.json", "provenance.json"):
+        (tmp_path / name).unlink()
+    train(config, tmp_path, resume=True)
+    assert load_run(tmp_path)[2] == words
+    told = results.read_json(tmp_path / "provenance.json")
+    assert told["started"] is None and told["resumed"][0]["started"]  # nobody knows when it began
+
+
+def test_finetuning_never_ends_worse_than_it_began(make_config, tmp_path):
+    first = train(make_config(), tmp_path / "first")
+    config = make_config(finetune=str(tmp_path / "first"))
+    config = replace(config, optim=replace(config.optim, lr=200.0))
+    result = train(config, tmp_path / "second")
+    assert min(line["valid_nll"] for line in metrics(tmp_path / "second")) > first["valid_nll"]
+    assert result["valid_nll"] == first["valid_nll"] and result["test_nll"] == first["test_nll"]
+
+
+def test_only_a_model_of_the_same_words_is_finetuned(make_config, tmp_path):
+    config = make_config(finetune=str(tmp_path / "first"))
+    with pytest.raises(FileNotFoundError, match=r"`finetune` must be .* has no words.json"):
+        train(config, tmp_path / "second")
+    train(make_config(max_steps=2), tmp_path / "first")
+    words = results.read_json(tmp_path / "first" / "words.json")
+    results.write_json(tmp_path / "first" / "words.json", words[::-1])
+    with pytest.raises(ValueError, match="`finetune` must be a run over the vocabulary of the corpus"):
+        train(config, tmp_path / "second")
+    assert not (tmp_path / "second" / "config.json").exists()
+
+
 def test_a_finetuned_run_resumes_without_the_run_it_came_from(make_config, tmp_path, stop_at):
     train(make_config(), tmp_path / "first")
     config = make_config(finetune=str(tmp_path / "first"))

@@ -66,6 +66,16 @@ def test_what_cannot_be_written_is_printed(run, monkeypatch, capsys):
     assert printed.err == f"uncork: `{path}` could not be written (Permission denied).\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [(["--cache.share", "0.5"], "cache"), (["--method", "cache", "--dynamic.lr", "1"], "dynamic")],
+)
+def test_settings_of_another_method_are_refused(run, options, missing, capsys):
+    assert main(["evaluate", str(run), *options]) == 2
+    assert f"Add --method {missing}, or leave them out." in capsys.readouterr().err
+    assert not list(run.glob("evaluation-*"))
+
+
 @pytest.mark.parametrize("change", ["optim.lr=3", "device=cuda", "data.batch_size=3", "epochs=7"])
 def test_overrides_that_could_not_act_are_refused(run, change, capsys):
     assert main(["evaluate", str(run), change]) == 2

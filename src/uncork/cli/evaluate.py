@@ -63,9 +63,15 @@ def evaluate(
         cache: Its sharpness, its share of the probability, and how many words it holds.
         device: Where to compute: cpu, cuda, cuda:0 or auto.
     """
+    _check_acting(overrides)
+    for name, idle in (("dynamic", dynamic != DYNAMIC), ("cache", cache != CACHE)):
+        if idle and name != method:
+            raise ValueError(
+                f"`--{name}.*` must come with the method they belong to, but `method` is {method!r}. "
+                f"Add --method {name}, or leave them out."
+            )
     model, config, words = load_run(run, device)
     config = override(config, overrides)
-    _check_acting(overrides)
     corpus = build_corpus(config.data)
     if list(corpus.words) != words:
         raise ValueError(

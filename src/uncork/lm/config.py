@@ -233,7 +233,8 @@ class Config:
         _one_of("recurrence", self.recurrence, ("auto", "library", "persistent"))
         if self.recurrence == "persistent" and self.precision != "bfloat16":
             raise ValueError(
-                f"`recurrence` 'persistent' must come with precision 'bfloat16'; got {self.precision!r}."
+                f"`recurrence` 'persistent' must come with precision 'bfloat16'; got {self.precision!r}. Set "
+                "precision=bfloat16, or leave recurrence at 'auto'."
             )
 
     @property
@@ -244,17 +245,17 @@ class Config:
 
 def _positive(name: str, value: float) -> None:
     if not value > 0:
-        raise ValueError(f"`{name}` must be positive; got {value}.")
+        raise ValueError(f"`{name}` must be positive; got {value}. Give such a number.")
 
 
 def _not_negative(name: str, value: float) -> None:
     if not value >= 0:
-        raise ValueError(f"`{name}` must be zero or more; got {value}.")
+        raise ValueError(f"`{name}` must be zero or more; got {value}. Give such a number.")
 
 
 def _probability(name: str, value: float) -> None:
     if not 0.0 <= value < 1.0:
-        raise ValueError(f"`{name}` must be a probability in [0, 1); got {value}.")
+        raise ValueError(f"`{name}` must be a probability in [0, 1); got {value}. Give such a number.")
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

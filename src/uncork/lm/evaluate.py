@@ -146,8 +146,12 @@ def cache_evaluation(
     p_cache puts softmax(theta h_t . h_i) on the word that followed h_i, over the last `size` steps
     before t. The first word of the text has no cache and keeps p_model.
     """
+    if not math.isfinite(theta):
+        raise ValueError(f"`theta` must be finite; got {theta}. Give such a number.")
     if not 0.0 <= share < 1.0 or size < 1:
-        raise ValueError(f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}.")
+        raise ValueError(
+            f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}. Give such numbers."
+        )
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     log_share = math.log(share) if share else -math.inf
     states: States | None = None

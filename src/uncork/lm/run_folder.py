@@ -10,7 +10,7 @@ from torch import nn
 
 from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model, count_parameters
-from uncork.lm.checkpoint import load_model, saved_states
+from uncork.lm.checkpoint import DamagedCheckpoint, load_model, load_tensors, saved_states
 from uncork.lm.config import Config
 from uncork.lm.config_io import from_dict, to_dict, without_gone
 from uncork.lm.corpus import Corpus
@@ -78,11 +78,18 @@ def check_measured(folder: Path, position: dict[str, Any]) -> None:
             f"`{path}` must have a line for each of the {evaluations} epochs before the saved state, but it "
             f"has {lines}. Put it back from a copy, or choose a new folder (--out)."
         )
-    if evaluations and not (folder / "model.safetensors").exists():
+    if not evaluations:
+        return
+    remedy = "Put it back from a copy, or choose a new folder (--out)."
+    if not (folder / "model.safetensors").exists():
         raise ValueError(
             f"`{folder}` must have the best model of the {evaluations} epochs before its saved state, but it "
-            "has no model.safetensors. Put it back from a copy, or choose a new folder (--out)."
+            f"has no model.safetensors. {remedy}"
         )
+    try:
+        load_tensors(folder / "model.safetensors")
+    except DamagedCheckpoint as error:  # which would only show after the last epoch
+        raise DamagedCheckpoint(f"{error} {remedy}") from error
 
 
 def stored_config(folder: Path) -> dict[str, Any]:
@@ -103,12 +110,28 @@ def open_folder(config: Config, folder: Path, corpus: Corpus) -> None:
     write_json(folder / "config.json", to_dict(config))
 
 
-def note_resumption(folder: Path, step: int) -> None:
-    """Add where and with what the run goes on: it may be another machine, or another commit."""
-    path = folder / "provenance.json"
-    origin = read_json(path) if path.exists() else provenance()
-    origin["resumed"] = [*origin.get("resumed", []), {"step": step, **provenance()}]
-    write_json(path, origin)
+def reopen_folder(folder: Path, corpus: Corpus, step: int) -> None:
+    """Note where and with what the run goes on: it may be another machine, or another commit."""
+    write_json(folder / "words.json", list(corpus.words))  # which may have been lost
+    path, now = folder / "provenance.json", provenance()
+    origin = read_json(path) if path.exists() else dict.fromkeys(now)
+    write_json(path, origin | {"resumed": [*origin.get("resumed", []), {"step": step, **now}]})
+
+
+def load_start(run: Path, model: nn.Module, corpus: Corpus) -> None:
+    """Fill `model` with the weights of the run that is to be finetuned, which must be over the same words."""
+    for name in ("words.json", "model.safetensors"):
+        if not (run / name).exists():
+            raise FileNotFoundError(
+                f"`finetune` must be the folder of a run that has a model, but `{run}` has no {name}. "
+                "Give one in which at least an epoch was trained."
+            )
+    if read_json(run / "words.json") != list(corpus.words):
+        raise ValueError(
+            f"`finetune` must be a run over the vocabulary of the corpus, but that of `{run}` differs. "
+            "Point data.root or data.corpus at the text of that run."
+        )
+    load_model(run / "model.safetensors", model)
 
 
 def cut_metrics(path: Path, lines: int) -> None:

@@ -27,9 +27,10 @@ from uncork.lm.run_folder import (
     check_folder,
     check_measured,
     cut_metrics,
+    load_start,
     make_result,
-    note_resumption,
     open_folder,
+    reopen_folder,
 )  # fmt: skip
 from uncork.lm.snapshot import Position, restore, snapshot
 from uncork.lm.step import Carried, TrainingStep, in_the_way
@@ -96,7 +97,7 @@ def _train(
     torch.manual_seed(config.seed)
     model = build_model(config, corpus.num_words).to(world.device)
     if config.finetune is not None and loaded is None:  # a state replaces the weights anyway
-        load_model(Path(config.finetune) / "model.safetensors", model)
+        load_start(Path(config.finetune), model, corpus)
     optimizer = build_optimizer(config, model)
     forward = world.wrap(model)
     # Weights above are drawn alike everywhere; dropout masks from here on differ by process, the
@@ -113,11 +114,15 @@ def _train(
         if loaded is None:
             open_folder(config, folder, corpus)
         else:
-            note_resumption(folder, at.step)
+            reopen_folder(folder, corpus, at.step)
         cut_metrics(folder / "metrics.jsonl", at.evaluations)
     events = Events(folder, enabled=config.tensorboard and world.is_first)
 
     best = BestModel(folder / "model.safetensors")
+    if config.finetune is not None and loaded is None:  # which may be the best there will be
+        at.best_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
+        if world.is_first:
+            best.take(model, {"step": 0, "valid_nll": at.best_nll})
 
     def save() -> None:
         tensors, facts = snapshot(at, carried, model, optimizer, lengths, corpus, world)
