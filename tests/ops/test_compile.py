@@ -77,6 +77,30 @@ def test_no_grad_and_scores(name):
         torch.testing.assert_close(compiled(hidden), head(hidden))
 
 
+@pytest.mark.parametrize("name", ["plif", "mos_plif"])
+def test_predict_is_one_graph_for_any_number_of_tokens(name):
+    """A graph of chunks would grow with the tokens, and so would the time to compile it."""
+    head = HEADS[name]()
+    nodes = []
+
+    def count(graph, inputs):
+        nodes.append(len(graph.graph.nodes))
+        return graph.forward
+
+    for tokens in (3, 60):
+        torch._dynamo.reset()
+        hidden, _ = batch(tokens)
+        words = torch.compile(head.predict, fullgraph=True, backend=count, dynamic=False)(hidden)
+        assert torch.equal(words, head.predict(hidden))
+    assert len(nodes) == 2 and nodes[0] == nodes[1]
+    torch._dynamo.reset()
+    compiled = torch.compile(head.predict, fullgraph=True, backend=count, dynamic=True)
+    for tokens in (9, 4, 17):
+        hidden, _ = batch(tokens)
+        assert torch.equal(compiled(hidden), head.predict(hidden))
+    assert len(nodes) == 3
+
+
 def test_a_whole_model_and_its_optimizer():
     """Three steps of a compiled model train as three steps of the plain one."""
 

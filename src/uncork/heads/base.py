@@ -76,13 +76,18 @@ class AbstractHead(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def predict(self, hidden: Tensor) -> Tensor:
-        """The most probable word, (...); tokens go in chunks, so no N x V tensor is held."""
+        """The most probable word, (...); tokens go in chunks, so no N x V tensor is held.
+
+        Under torch.compile they go all at once.
+        """
         self._check(hidden)
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
         # Scores and what they are made of: about four numbers for each logit.
         per_token = 16 * self.num_classes * self._rows_per_token()
-        length = max(1, budget(hidden.device.type) // per_token)
-        words = [self.ranking(part_ND).argmax(-1) for part_ND in flat_ND.split(length)]
+        size = budget(hidden.device.type)
+        # No budget while torch.compile traces, and a graph would hold each chunk: then all at once.
+        parts = flat_ND.split(max(1, size // per_token)) if size else (flat_ND,)
+        words = [self.ranking(part_ND).argmax(-1) for part_ND in parts]
         flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
         return flat_N.reshape(hidden.shape[:-1])
 
