@@ -7,7 +7,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import uncork
-from tests.helpers import ALL_HEADS, DEVICE, Judged, as_read, assert_no_worse, over_backends, over_heads
+from tests.helpers import (
+    ALL_HEADS,
+    DEVICE,
+    Judged,
+    as_read,
+    assert_no_worse,
+    assert_same,
+    over_backends,
+    over_heads,
+)
 from uncork.functions import PLIF, Identity, Scale, SoftCap
 from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 
@@ -117,6 +126,30 @@ def test_options_are_those_of_cross_entropy(name):
         torch.testing.assert_close(head(hidden, target, reduction=reduction, **keywords), expected)
     p = torch.rand(9, V, dtype=torch.float64).softmax(-1)
     torch.testing.assert_close(head(hidden, p), cross_entropy(head(hidden), p))
+
+
+@over_heads
+def test_gradients_of_scores_where_a_word_is_masked(name):
+    """A bias of -inf takes a word out: a loss of one's own over scores trains as the head's own does."""
+    head, hidden, target = make(name), hidden_of((9,)).requires_grad_(), targets_of((9,)) % (V - 1)
+    if head.bias is None:
+        head.bias = torch.nn.Parameter(torch.zeros(V, dtype=torch.float64, device=DEVICE))
+    with torch.no_grad():
+        head.bias[V - 1] = -torch.inf
+    own = gradients_of(head(hidden, target, backend="reference"), head, hidden)
+    found = gradients_of(cross_entropy(head(hidden), target), head, hidden)
+    assert all(gradient.isfinite().all() for gradient in found.values())
+    assert_same(found, own, rtol=1e-12, atol=1e-15)
+
+
+def test_detect_nonfinite_names_the_token_of_a_mixture():
+    """Its components are no tokens."""
+    head, hidden = MixtureHead(D, V, components=2), torch.randn(2, 3, D)
+    with uncork.detect_nonfinite():
+        head(hidden)
+    hidden[1, 1, 0] = torch.nan
+    with uncork.detect_nonfinite(), pytest.raises(FloatingPointError, match="token 4, component 0, word 0"):
+        head(hidden)
 
 
 @over_shapes

@@ -15,6 +15,8 @@ from tests.helpers import (
     over_fused,
     truth,
 )
+from uncork import ops
+from uncork.ops.scores import over_components
 
 
 over_reductions = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -135,3 +137,60 @@ def test_prior_of_another_dtype(backend):
     assert_same(
         {"log_prior": found["log_prior"]}, {"log_prior": truth(case)["log_prior"].float()}, 1e-5, 1e-7
     )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("function", [None, "plif7", "users_own"])
+def test_scores_are_minus_the_reference_loss_of_every_word(function, components, masked):
+    case = make_case((2, 3), components=components, function=function)
+    words = len(case.weight)
+    if masked:
+        with torch.no_grad():
+            case.bias[words - 1] = -torch.inf
+    shared = (case.input, case.log_prior, case.weight)
+    scores = ops.mixture_scores(*shared, case.bias, case.function)
+    naive = linear(case.input, case.weight, case.bias)
+    naive = (naive if function is None else case.function(naive)).log_softmax(-1) + case.log_prior[..., None]
+    torch.testing.assert_close(scores, naive.logsumexp(-2), rtol=1e-14, atol=1e-14)
+    assert torch.equal(scores[..., -1].isinf(), torch.full((2, 3), masked, device=DEVICE))
+    for word in range(words):
+        loss = uncork.mixture_cross_entropy(
+            *shared, torch.full((2, 3), word, device=DEVICE), linear_bias=case.bias,
+            function=case.function, reduction="none", backend="reference",
+        )  # fmt: skip
+        torch.testing.assert_close(scores[..., word], -loss, rtol=1e-12, atol=1e-12)
+
+
+def test_scores_of_a_component_that_is_not_finite():
+    case = make_case((4,), components=3, dtype=torch.float32)
+    with torch.no_grad():
+        case.input[2, 1, 0] = torch.nan
+    shared = (case.input, case.log_prior, case.weight, case.bias, None)
+    assert ops.mixture_scores(*shared)[2].isnan().all()
+    with uncork.detect_nonfinite(), pytest.raises(FloatingPointError, match="token 2, component 1, word 0"):
+        ops.mixture_scores(*shared)
+
+
+def test_scores_need_a_prior_for_each_component():
+    """One that broadcasts would be another mixture."""
+    case = make_case((4,), components=3)
+    with pytest.raises(ValueError, match=r"`log_prior` must have the leading shape.*\(4, 3\), got \(4, 1\)"):
+        ops.mixture_scores(case.input, case.log_prior[:, :1], case.weight, case.bias, None)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize("components", [2, 15])
+def test_the_sum_over_components_is_as_close_to_float64_as_torchs(components, spread):
+    log_p = (spread * torch.randn(50, components, 31, device=DEVICE)).log_softmax(-1)
+    upstream = torch.randn(50, 31, device=DEVICE)
+
+    def gradient(sum_over, dtype):
+        leaf = log_p.to(dtype).requires_grad_()
+        return torch.autograd.grad((sum_over(leaf) * upstream).sum(), leaf)[0].double()
+
+    by_torch = lambda x: x.logsumexp(-2)
+    torch.testing.assert_close(over_components(log_p), by_torch(log_p), rtol=1e-6, atol=0)
+    right = gradient(by_torch, torch.float64)
+    error = lambda sum_over: (gradient(sum_over, torch.float32) - right).square().mean()
+    assert error(over_components) <= error(by_torch)

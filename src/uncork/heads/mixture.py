@@ -66,8 +66,7 @@ class MixtureHead(AbstractHead):
 
     def scores(self, hidden: Tensor) -> Tensor:
         latent, log_prior = self.latents(hidden)
-        log_p = ops.scores(latent, self.weight, self.bias, self.function).log_softmax(-1)
-        return (log_p + log_prior[..., None]).logsumexp(-2)
+        return ops.mixture_scores(latent, log_prior, self.weight, self.bias, self.function)
 
     ranking = scores
 

@@ -7,7 +7,7 @@ from uncork.ops.chunked import chunk_bytes as chunk_bytes
 from uncork.ops.nonfinite import detect_nonfinite as detect_nonfinite
 from uncork.ops.pointwise import as_pointwise, exactly, tabulated
 from uncork.ops.problem import Problem, compute_dtype
-from uncork.ops.scores import scores as scores
+from uncork.ops.scores import mixture_operands, mixture_scores as mixture_scores, scores as scores
 
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "detect_nonfinite",
     "linear_cross_entropy",
     "mixture_cross_entropy",
+    "mixture_scores",
     "scores",
 ]
 
@@ -85,26 +86,8 @@ def mixture_cross_entropy(
 
     The other arguments, and what is returned, are those of `linear_cross_entropy`.
     """
-    latent, linear_weight, linear_bias = autocast.operands(latent, linear_weight, linear_bias)
-    validate.weights(linear_weight, linear_bias)
-    validate.hidden("latent", latent, linear_weight)
-    if latent.dim() < 2:
-        raise ValueError(
-            "`latent` must have shape (..., components, width), "
-            f"got {tuple(latent.shape)}. For one component use linear_cross_entropy."
-        )
-    if validate.floating("log_prior", log_prior).shape != latent.shape[:-1]:
-        raise ValueError(
-            f"`log_prior` must have the leading shape of `latent`, {tuple(latent.shape[:-1])}, got "
-            f"{tuple(log_prior.shape)}. Pass the log_softmax over components of each token."
-        )
-    validate.on_device("log_prior", log_prior, linear_weight.device)
+    latent, linear_weight, linear_bias = mixture_operands(latent, log_prior, linear_weight, linear_bias)
     components, width = latent.shape[-2:]
-    if components < 1:
-        raise ValueError(
-            "`latent` must have at least one component, got 0. "
-            "For one vector per token use linear_cross_entropy."
-        )
     return _loss(
         latent.reshape(-1, components, width), log_prior.reshape(-1, components),
         linear_weight, linear_bias, target, tuple(latent.shape[:-2]),

@@ -6,6 +6,7 @@ from torch.nn.functional import linear
 
 from uncork.ops import nonfinite, pointwise
 from uncork.ops.problem import Problem
+from uncork.ops.scores import over_components
 
 
 def token_losses(problem: Problem) -> Tensor:
@@ -18,7 +19,7 @@ def token_losses(problem: Problem) -> Tensor:
     log_p_NKV = scores_NKV.log_softmax(-1)
     if problem.log_prior_NK is not None:
         log_p_NKV = log_p_NKV + problem.log_prior_NK.to(dtype)[..., None]
-    log_p_NV = _over_components(log_p_NKV)
+    log_p_NV = over_components(log_p_NKV)
     # A word of weight 0 adds 0 even where its log-probability is -inf.
     if problem.one_word:
         log_p_N = log_p_NV.gather(1, problem.word_N()[:, None])[:, 0]
@@ -31,14 +32,6 @@ def token_losses(problem: Problem) -> Tensor:
         square_N = scores_NKV.logsumexp(-1).square().mean(-1)
         loss_N = loss_N + (problem.z_loss * square_N).where(problem.valid_N(), 0.0)
     return loss_N
-
-
-def _over_components(log_p_NKV: Tensor) -> Tensor:
-    """logsumexp over components; a word masked by -inf in all of them keeps its gradient of 0."""
-    if log_p_NKV.shape[1] == 1:
-        return log_p_NKV[:, 0]
-    masked_NV = log_p_NKV.amax(1) == -torch.inf
-    return log_p_NKV.masked_fill(masked_NV[:, None], 0.0).logsumexp(1).masked_fill(masked_NV, -torch.inf)
 
 
 def loss(problem: Problem, reduction: str) -> Tensor:
