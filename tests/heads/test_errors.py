@@ -1,5 +1,8 @@
 """Bad arguments of heads: the argument, the rule, what came, the remedy."""
 
+from numbers import Integral
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -103,6 +106,21 @@ def test_tied_to_a_weight_of_another_shape(name, words, columns):
     for call in (head, head.predict, lambda hidden: head(hidden, torch.tensor([0, 1]))):
         with pytest.raises(ValueError, match=wrong):
             call(torch.randn(2, D))
+
+
+def test_sizes_may_be_integers_of_numpy():
+    """A vocabulary counted by numpy; what a head keeps and shows is an int all the same."""
+    words, width, k = np.int64(V), np.int32(D), np.uint8(3)
+    mixture = MixtureHead(
+        width, words, components=k, embedding_features=np.int64(5), function=PLIF(np.int64(9))
+    )
+    for head in (SoftmaxHead(width, words), MonotonicHead(width, words, PLIF(9)), mixture):
+        sizes = [value for value in vars(head).values() if isinstance(value, Integral) and value is not True]
+        assert {type(size) for size in sizes} == {int} and "np." not in repr(head)
+        assert head.weight.shape[0] == V
+        assert head(torch.randn(2, D), torch.tensor([0, 1])).isfinite()
+    assert mixture.latent.out_features == 15 and type(mixture.latent.out_features) is int
+    assert type(mixture.function.knots) is int
 
 
 @pytest.mark.parametrize("kind", [AbstractHead])

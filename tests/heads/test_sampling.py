@@ -1,5 +1,6 @@
 """Samples follow the distribution, and the distribution temperature, top_k and top_p say."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +75,11 @@ def test_top_k():
         frequencies(distribution(p), torch.zeros(1, 1), top_k=1).nonzero(), torch.tensor([[0]])
     )
     assert (frequencies(distribution(p), torch.zeros(1, 1), top_k=99) > 0).all()
+
+
+def test_top_k_may_be_an_integer_of_numpy():
+    head, hidden = distribution([0.4, 0.1, 0.2, 0.05, 0.25]), torch.zeros(1, 1)
+    assert torch.equal(frequencies(head, hidden, top_k=np.int64(2)), frequencies(head, hidden, top_k=2))
 
 
 def test_top_k_keeps_k_words_even_when_some_are_equal():

@@ -1,6 +1,7 @@
 """Checks of constructor arguments."""
 
 import math
+from numbers import Integral
 from typing import Any
 
 from uncork.ops.validate import number
@@ -26,18 +27,19 @@ MOST_KNOTS = 2**23
 
 
 def knot_count(value: Any) -> int:
-    """`knots` itself, if a table may have that many."""
-    if at_least("knots", value, 2) > MOST_KNOTS:
+    """`knots` as an int, if a table may have that many."""
+    knots = at_least("knots", value, 2)
+    if knots > MOST_KNOTS:
         raise ValueError(
             f"`knots` must be at most {MOST_KNOTS}, got {value}. Float32 logits cannot tell more apart."
         )
-    return value
+    return knots
 
 
 def at_least(name: str, value: Any, least: int) -> int:
-    """`value` itself, if it is an int of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """`value` as an int, if it is an integer, numpy's too, of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"`{name}` must be an int, got {value!r}.")
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}.")
-    return value
+    return int(value)

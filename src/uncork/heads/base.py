@@ -1,6 +1,7 @@
 """What every head is: hidden states in, scores, a loss, predictions or samples out."""
 
 import abc
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ class AbstractHead(nn.Module, abc.ABC):
         _check_sampling(temperature, top_k, top_p)
         log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes) / temperature
         if top_k is not None and top_k < self.num_classes:
-            kept = log_p_NV.topk(top_k, dim=-1)  # k words even where some are equal
+            kept = log_p_NV.topk(int(top_k), dim=-1)  # k words even where some are equal
             log_p_NV = torch.full_like(log_p_NV, -torch.inf).scatter_(-1, kept.indices, kept.values)
         p_NV = log_p_NV.softmax(-1)
         if top_p is not None and top_p < 1.0:
@@ -164,7 +165,7 @@ def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) 
             f"`temperature` must be finite and above 0, got {temperature}. For the most probable word use "
             "head.predict(hidden)."
         )
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
         raise ValueError(f"`top_k` must be an int of at least 1, or None, got {top_k!r}.")
     if top_p is not None and not 0.0 < top_p <= 1.0:
         raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}.")

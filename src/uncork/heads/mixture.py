@@ -49,11 +49,11 @@ class MixtureHead(AbstractHead):
         self.in_features, self.num_classes = sizes(in_features, num_classes)
         self.components = at_least("components", components, 1)
         width = in_features if embedding_features is None else embedding_features
-        self.embedding_features = at_least("embedding_features", width, 1)
-        self.latent = nn.Linear(in_features, components * width, device=device, dtype=dtype)
-        self.prior = nn.Linear(in_features, components, bias=False, device=device, dtype=dtype)
+        self.embedding_features = width = at_least("embedding_features", width, 1)
+        self.latent = nn.Linear(self.in_features, self.components * width, device=device, dtype=dtype)
+        self.prior = nn.Linear(self.in_features, self.components, bias=False, device=device, dtype=dtype)
         self.dropout: nn.Module = nn.Dropout(dropout)
-        self.weight, self.bias = weight_and_bias(width, num_classes, bias, device, dtype)
+        self.weight, self.bias = weight_and_bias(width, self.num_classes, bias, device, dtype)
         self.function = None if function is None else function.to(device=device)
 
     def latents(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ class MonotonicHead(AbstractHead):
                 f"{function!r}. For a plain softmax use SoftmaxHead."
             )
         self.in_features, self.num_classes = sizes(in_features, num_classes)
-        self.weight, self.bias = weight_and_bias(in_features, num_classes, bias, device, dtype)
+        self.weight, self.bias = weight_and_bias(self.in_features, self.num_classes, bias, device, dtype)
         self.function = function.to(device=device)
 
     def scores(self, hidden: Tensor) -> Tensor:
