@@ -114,7 +114,7 @@ def reopen_folder(folder: Path, corpus: Corpus, step: int) -> None:
     """Note where and with what the run goes on: it may be another machine, or another commit."""
     write_json(folder / "words.json", list(corpus.words))  # which may have been lost
     path, now = folder / "provenance.json", provenance()
-    origin = read_json(path) if path.exists() else dict.fromkeys(now)
+    origin: dict[str, Any] = read_json(path) if path.exists() else dict.fromkeys(now)
     write_json(path, origin | {"resumed": [*origin.get("resumed", []), {"step": step, **now}]})
 
 
