@@ -10,6 +10,7 @@ import uncork
 from tests.helpers import (
     DEVICE,
     ORDER,
+    REFERENCE,
     as_read,
     assert_same,
     gradients,
@@ -196,6 +197,64 @@ def test_they_do_not_under_mixtures_and_distributions_either(backend, function, 
 @over_fused
 def test_the_table_of_a_bounded_network_falls_without_bound_and_so_masks(backend):
     assert_masked_words_do_not_exist(backend, "network", torch.float32, 301)
+
+
+def masked_target(function, components, dtype, weight, dense=False, **options):
+    """Word 3 is masked, of some weight, and the target of two tokens of five; or of all if dense."""
+    case = make_case((5,), 5, 9, components, function=function, dtype=dtype, dense=dense, **options)
+    with torch.no_grad():
+        case.bias[3] = -torch.inf
+    if not dense:
+        case.target = torch.tensor([3, 1, 2, 3, 0], device=DEVICE)
+        case.options["weight"] = torch.ones(9, dtype=case.bias.dtype, device=DEVICE)
+        case.options["weight"][3] = weight
+    return case
+
+
+def over_masked_targets(test):
+    test = pytest.mark.parametrize("function", [None, "scale", "sigsoftmax", "plif7"])(test)
+    test = pytest.mark.parametrize("components", [None, 3])(test)
+    test = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)(test)
+    return over_backends(test)
+
+
+@pytest.mark.parametrize(("reduction", "z_loss"), [("none", 0.0), ("mean", 0.1)])
+@over_masked_targets
+def test_a_masked_word_of_weight_0_adds_0(backend, function, components, dtype, reduction, z_loss):
+    case = masked_target(function, components, dtype, 0.0, reduction=reduction, z_loss=z_loss)
+    found, expected = ours(case, backend), ours(case, REFERENCE)
+    assert all(torch.isfinite(g).all() for g in expected.values())
+    if reduction == "none":
+        assert found["loss"][0] == 0 and found["loss"][3] == 0
+        assert not found["input"][[0, 3]].any()
+    rtol = 1e-5 if dtype == torch.float32 else 2e-2
+    assert_same(found, expected, rtol=rtol, atol=rtol / 10)
+
+
+@pytest.mark.parametrize(("dense", "z_loss"), [(False, 0.0), (False, 0.1), (True, 0.1)])
+@over_masked_targets
+def test_the_loss_of_a_masked_target_is_infinite(backend, function, components, dtype, dense, z_loss):
+    """Gradients stay finite, but for those of a learned function, which are not defined."""
+    case = masked_target(function, components, dtype, 1.0, dense, reduction="none", z_loss=z_loss)
+    case.upstream = torch.tensor([0.5, 0.7, 1.1, -0.3, 0.9], device=DEVICE)
+    found, expected = ours(case, backend), ours(case, REFERENCE)
+    infinite = torch.ones(5, dtype=torch.bool, device=DEVICE) if dense else case.target == 3
+    for loss_N in (found.pop("loss"), expected.pop("loss")):
+        assert torch.equal(loss_N == torch.inf, infinite) and not loss_N.isnan().any()
+    for given in (found, expected):
+        given.pop("function.v", None)
+        assert all(torch.isfinite(g).all() for g in given.values())
+    rtol = 1e-5 if dtype == torch.float32 else 2e-2
+    assert_same(found, expected, rtol=rtol, atol=rtol / 10)
+
+
+@over_masked_targets
+def test_a_mean_of_words_of_weight_0_is_nan_without_gradients(backend, function, components, dtype):
+    case = masked_target(function, components, dtype, 1.0)
+    case.options["weight"].zero_()
+    found = ours(case, backend)
+    assert found.pop("loss").isnan()
+    assert not any(g.any() for g in found.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

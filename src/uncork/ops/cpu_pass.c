@@ -152,7 +152,7 @@ INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const flo
         }
         if (kind == SCALE && sums) sums[0] += along;
     }
-    if (target < 0) return;
+    if (target < 0 || c == 0.0f) return; /* a word of weight 0 may be masked, and 0 times its logit no number */
     float g = a * e[target] - c;
     if (kind == TABLE) {
         int32_t i = index[target];
@@ -207,18 +207,21 @@ INLINE void token(const Pass *p, int kind, int64_t n, float *e, int32_t *index, 
         log_p = joint[0];
     } else {
         double sum = 0.0;
+        if (top_joint == -INFINITY) top_joint = 0.0; /* a word masked in all components, or NaN */
         for (int64_t k = 0; k < K; k++) sum += exp(joint[k] - top_joint);
         log_p = top_joint + log(sum);
     }
     const double weight = p->token_weight[n];
-    p->loss[n] = (float)(-weight * log_p + p->z_loss * squares / K);
+    p->loss[n] = (float)((weight == 0.0 ? 0.0 : -weight * log_p) + p->z_loss * squares / K);
     if (!p->row_scale) return;
 
     const double scale = p->row_scale[n];
     for (int64_t k = 0; k < K; k++) {
         double share = dense ? mass : (K == 1 ? 1.0 : exp(joint[k] - log_p));
-        double c = scale * weight * share;
-        double a = (c + scale * p->z_loss * 2.0 * lse[k] / K) / total[k];
+        if (K > 1 && log_p == -INFINITY) share = 0.0; /* masked in all components: none is responsible */
+        /* When all weigh nothing, the scale of a mean is 1/0. */
+        double c = weight == 0.0 ? 0.0 : scale * weight * share;
+        double a = (c + (p->z_loss == 0.0f ? 0.0 : scale * p->z_loss * 2.0 * lse[k] / K)) / total[k];
         if (p->d_log_prior) p->d_log_prior[n * K + k] = (float)-c;
         write_gradient(p, kind, z + k * V, e + k * V, index + k * V, (float)a, dense,
                        (float)(scale * weight), target, (float)c, sums);

@@ -86,7 +86,7 @@ def softcap_slope(z: Tensor, cap: float) -> Tensor:
 def scaled(z: Tensor, a: Tensor) -> Tensor:
     """a z. To the gradient of a, a word masked by z = -inf adds nothing: 0 times -inf would be NaN."""
     finite = z.masked_fill(z.isinf(), 0.0)
-    return finite * a + (z - finite)
+    return finite * a + (z - finite) * a.detach()
 
 
 def value(form: Pointwise, z: Tensor) -> Tensor:

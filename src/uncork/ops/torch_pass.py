@@ -138,8 +138,12 @@ def _one_word(
 
     def pull(row_scale_N: Tensor):
         # A softmax, not exp(joint - log_p): far in the tail both are large and their difference is rough.
-        share_NK = (row_scale_N * weight_N)[:, None] * joint_NK.softmax(1)
-        share_NK.masked_fill_(weight_N[:, None] == 0.0, 0.0)  # a masked word has no responsibilities
+        one = joint_NK.shape[1] == 1
+        share_NK = (row_scale_N * weight_N)[:, None] * (1.0 if one else joint_NK.softmax(1))
+        nothing_N = weight_N == 0.0
+        if not one:  # for a word masked by -inf in all components none of them is responsible
+            nothing_N = nothing_N | (joint_NK.amax(1) == -torch.inf)
+        share_NK = share_NK.masked_fill_(nothing_N[:, None], 0.0)
         return share_NK, lambda g_NKV: g_NKV.scatter_add_(2, index_NK1, -share_NK[..., None])
 
     return -torch.where(weight_N == 0, 0.0, weight_N * joint_NK.logsumexp(1)), pull
@@ -160,8 +164,9 @@ def _distribution(
         scaled_NV = q_NV * row_scale_N[:, None]
         pull_NKV = scaled_NV[:, None]
         if joint_NKV.shape[1] > 1:
-            # No weight, no pull: a word masked by -inf in all components has no responsibilities.
-            pull_NKV = joint_NKV.softmax(1).mul_(pull_NKV).masked_fill_(pull_NKV == 0.0, 0.0)
+            # For a word masked by -inf in all components none of them is responsible.
+            nothing_N1V = (pull_NKV == 0.0) | (log_p_NV == -torch.inf)[:, None]
+            pull_NKV = joint_NKV.softmax(1).mul_(pull_NKV).masked_fill_(nothing_N1V, 0.0)
         return pull_NKV.sum(-1), lambda g_NKV: g_NKV.sub_(pull_NKV)
 
     return loss_N, pull

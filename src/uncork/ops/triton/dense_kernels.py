@@ -79,7 +79,8 @@ def distribution_kernel(
         log_p += tl.sum(tl.where(b_t != 0.0, b_t * (b_top + tl.log(b_total)), 0.0), 0)
         if WANT_GRADIENT:
             b_top = tl.where(b_top == float("-inf"), 0.0, b_top)
-            b_pull = tl.where(b_t != 0.0, b_t / b_total, 0.0)
+            # For a word masked in all components none of them is responsible.
+            b_pull = tl.where(b_total != 0.0, b_t / b_total, 0.0)
             tl.store(tops_ptr + token * words + offsets, b_top, mask=m_words)
             tl.store(pull_ptr + token * words + offsets, b_pull, mask=m_words)
             for k in range(K):

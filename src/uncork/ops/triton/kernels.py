@@ -128,23 +128,31 @@ def token_kernel(
             along_target += tl.sum(tl.where(b_t > 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
         joint_K = tl.zeros([K_BLOCK], tl.float32) + along_target
     top = tl.max(joint_K, 0)
+    # A word masked in all components has no finite one to subtract.
+    top = tl.where(top == float("-inf"), 0.0, top)
     total = tl.sum(tl.exp(joint_K - top), 0)
     log_p = top + tl.log(total)
     lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
-    loss = tl.where(valid, z_loss * squares - weight * log_p, 0.0)
+    # A word of weight 0 adds 0 even where its probability is 0.
+    loss = tl.where(valid, z_loss * squares - tl.where(weight == 0.0, 0.0, weight * log_p), 0.0)
     if not DENSE:
         loss = tl.where(valid & (target != word), float("nan"), loss)
     tl.store(loss_ptr + token, loss)
 
     if WANT_GRADIENT or WANT_STATS:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
-        # Not exp(joint - log_p): log_p of a hopeless word is large, and its rounding would not cancel.
-        share_K = scale * weight * tl.exp(joint_K - top) / total
-        factor_K = share_K * mass + scale * z_loss * 2.0 * lse_K / K
-        # Of an ignored token nothing must come: neither a scale of 1/0, when all are, nor a vector of NaN.
-        share_K = tl.where(valid, share_K, 0.0)
-        factor_K = tl.where(valid, factor_K, 0.0)
+        if K == 1:
+            share_K = scale * weight + tl.zeros([K_BLOCK], tl.float32)
+        else:
+            # Not exp(joint - log_p): log_p of a hopeless word is large, and its rounding would not cancel.
+            # For a word masked in all components, whose total is 0, none of them is responsible.
+            share_K = scale * weight * tl.exp(joint_K - top) / tl.where(total == 0.0, 1.0, total)
+        # Of an ignored token, or a word of weight 0, nothing must come: neither a scale of 1/0, when all are
+        # such, nor a vector of NaN.
+        share_K = tl.where(valid & (weight != 0.0), share_K, 0.0)
+        from_z_loss_K = tl.where(z_loss == 0.0, 0.0, scale * z_loss * 2.0 * lse_K / K)
+        factor_K = tl.where(valid, share_K * mass + from_z_loss_K, 0.0)
         if HAS_PRIOR:
             tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
         if WANT_STATS:
@@ -166,7 +174,8 @@ def token_kernel(
         if WANT_SCALE:
             z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
             along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
-            along_K = tl.where(m_components & valid, factor_K * along_K - share_K * z_word_K, 0.0)
+            pull_K = tl.where(share_K == 0.0, 0.0, share_K * z_word_K)  # a masked word's is infinite
+            along_K = tl.where(m_components & valid, factor_K * along_K - pull_K, 0.0)
             tl.store(dscale_ptr + token, tl.sum(along_K, 0))
         for k in range(K):
             factor = tl.sum(tl.where(components == k, factor_K, 0.0), 0)
