@@ -209,6 +209,19 @@ def test_a_budget_of_the_default_size_is_a_budget():
         assert chunked.budget("cuda") == 1000
 
 
+@over_fused
+def test_the_current_device_is_that_of_the_input(backend, monkeypatch):
+    """Kernels are launched on the current one, in the backward pass too."""
+    given = []
+    monkeypatch.setattr(torch.cuda, "device_of", lambda t: given.append(t) or contextlib.nullcontext())
+    case = make_case((9,), reduction="none")
+    with backend.on():
+        loss = our_loss(case, backend.name)
+        assert [t.data_ptr() for t in given] == [case.input.data_ptr()]
+        loss.sum().backward()
+    assert [t.data_ptr() for t in given] == [case.input.data_ptr()] * 2
+
+
 class Separable(nn.Module):
     """A user's own module that happens to have a layer named as our functions' method."""
 

@@ -5,6 +5,8 @@ available: in Triton's interpreter with TRITON_INTERPRET=1, on a GPU with UNCORK
 cases selected by `-k triton`.
 """
 
+import contextlib
+
 import pytest
 import torch
 
@@ -212,6 +214,18 @@ def test_a_frozen_scale_writes_nothing_of_its_own(components, dense):
     right, found = truth(case, TRITON), ours(case, TRITON)
     for name, value in right.items():
         torch.testing.assert_close(found[name].double(), value, rtol=1e-5, atol=1e-6)
+
+
+def test_other_launches_are_on_the_device_of_their_tensors_too(monkeypatch):
+    from uncork.ops.triton.kernel_pass import scale_in_place
+    from uncork.ops.triton.knots import knot_values
+
+    given = []
+    monkeypatch.setattr(torch.cuda, "device_of", lambda t: given.append(t) or contextlib.nullcontext())
+    factor, v = torch.tensor(2.0, device=DEVICE), torch.randn(7, device=DEVICE, requires_grad=True)
+    scale_in_place([torch.ones(3, device=DEVICE)], factor)
+    knot_values(v, 2.0).sum().backward()
+    assert [t.data_ptr() for t in given] == [factor.data_ptr(), v.data_ptr(), v.data_ptr()]
 
 
 def test_backend_is_refused_where_it_cannot_run():

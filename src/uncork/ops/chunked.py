@@ -107,7 +107,8 @@ def run(
     """
     device_type = problem.latent_NKD.device.type
     size = size or budget(device_type)
-    with torch.no_grad(), autocast.off(device_type):
+    # Kernels are launched on the current device, whichever the tensors are on.
+    with torch.no_grad(), torch.cuda.device_of(problem.latent_NKD), autocast.off(device_type):
         if not needs.any:
             row_scale_N = None
         return _run(problem, row_scale_N, needs, size, make(problem, needs.function, size))

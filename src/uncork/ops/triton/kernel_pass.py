@@ -132,9 +132,10 @@ def scale_in_place(given: Sequence[Tensor], factor: Tensor) -> None:
         sizes = [x.numel() for x in some]
         missing = kernels.SCALED_AT_ONCE - len(some)
         programs = min(-(-max(sizes) // 4096), 2048)
-        kernels.scale_kernel[(programs, len(some))](
-            *some, *[some[0]] * missing, *sizes, *[0] * missing, factor, BLOCK=4096
-        )
+        with torch.cuda.device_of(factor):
+            kernels.scale_kernel[(programs, len(some))](
+                *some, *[some[0]] * missing, *sizes, *[0] * missing, factor, BLOCK=4096
+            )
 
 
 def narrow_view(logits_NKV: Tensor, dtype: torch.dtype) -> Tensor:

@@ -25,10 +25,12 @@ class KnotValues(torch.autograd.Function):
             v.new_empty(intervals + 1, dtype=torch.float64),
         )
         v = v.contiguous()
-        table_kernels.rise_sums_kernel[(programs,)](v, sums, intervals, *step, BLOCK=BLOCK)
-        table_kernels.knots_kernel[(programs,)](
-            v, sums, knots, intervals, *step, *_two(bound), BLOCK=BLOCK, ALL=triton.next_power_of_2(programs)
-        )
+        with torch.cuda.device_of(v):
+            table_kernels.rise_sums_kernel[(programs,)](v, sums, intervals, *step, BLOCK=BLOCK)
+            table_kernels.knots_kernel[(programs,)](
+                v, sums, knots, intervals, *step, *_two(bound),
+                BLOCK=BLOCK, ALL=triton.next_power_of_2(programs),
+            )  # fmt: skip
         return knots
 
     @staticmethod
@@ -40,11 +42,12 @@ class KnotValues(torch.autograd.Function):
             return (torch.sigmoid(v.double()) * (2.0 * ctx.bound / intervals) * above).to(v.dtype), None
         dknots, v = dknots.contiguous(), v.contiguous()
         sums, dv = dknots.new_empty(programs), torch.empty_like(v)
-        table_kernels.gradient_sums_kernel[(programs,)](dknots, sums, intervals, BLOCK=BLOCK)
-        table_kernels.slopes_gradient_kernel[(programs,)](
-            v, dknots, sums, dv, intervals, *_two(2.0 * ctx.bound / intervals),
-            BLOCK=BLOCK, ALL=triton.next_power_of_2(programs),
-        )  # fmt: skip
+        with torch.cuda.device_of(v):
+            table_kernels.gradient_sums_kernel[(programs,)](dknots, sums, intervals, BLOCK=BLOCK)
+            table_kernels.slopes_gradient_kernel[(programs,)](
+                v, dknots, sums, dv, intervals, *_two(2.0 * ctx.bound / intervals),
+                BLOCK=BLOCK, ALL=triton.next_power_of_2(programs),
+            )  # fmt: skip
         return dv, None
 
 
