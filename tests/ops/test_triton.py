@@ -17,6 +17,7 @@ from tests.helpers import (
     TRITON,
     assert_as_accurate_as_torch,
     make_case,
+    our_loss,
     ours,
     over_functions,
     truth,
@@ -226,6 +227,34 @@ def test_other_launches_are_on_the_device_of_their_tensors_too(monkeypatch):
     scale_in_place([torch.ones(3, device=DEVICE)], factor)
     knot_values(v, 2.0).sum().backward()
     assert [t.data_ptr() for t in given] == [factor.data_ptr(), v.data_ptr(), v.data_ptr()]
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("components", [None, 3])
+def test_the_budget_holds_the_copy_of_dense_targets(components, given, strided, monkeypatch):
+    """Kernels read rows of float32; others are copied, chunk by chunk."""
+    from uncork.ops.triton import chunk_pass
+
+    case = make_case((12,), words=20, components=components, dense=True, dtype=torch.float32)
+    case.target = case.target.to(given)
+    if strided:
+        case.target = case.target.T.contiguous().T
+    chunks, make = [], chunk_pass.make_pass
+
+    def recording(*arguments):
+        made = make(*arguments)
+        run = made.run
+        made.run = lambda part, *rest: chunks.append(len(part.latent_NKD)) or run(part, *rest)
+        return made
+
+    monkeypatch.setattr(chunk_pass, "make_pass", recording)
+    with TRITON.on(1300):
+        our_loss(case, TRITON.name)
+    copied = strided or given != torch.float32
+    # Logits, of mixtures two numbers more for each word, and the copy.
+    per_word = 4 if components is None else 3 * 4 + 8
+    assert max(chunks) * 20 * (per_word + 4 * copied) <= 1300
 
 
 def test_backend_is_refused_where_it_cannot_run():

@@ -34,6 +34,9 @@ class KernelPass(AbstractPass):
         self.form = form
         self.logits_dtype = torch.float32 if form.kind == "table" else problem.latent_NKD.dtype
         self.bytes_per_logit = self.logits_dtype.itemsize
+        given = problem.target
+        if problem.dense and (given.dtype != torch.float32 or not given.is_contiguous()):
+            self.bytes_per_logit += -(-4 // problem.latent_NKD.shape[1])  # a float32 copy of the targets
         self.parameter: Tensor | None = None
         self.intervals, self.step = 2, 1.0
         self.sums: Sums | None = None
