@@ -51,7 +51,14 @@ def can_compile(device: int) -> bool:
     try:
         compiled(TABLE_GRADIENT, "table_gradient<float, 0, false>", {"EACH": 1}, 1024, device)
     except (AttributeError, OSError, RuntimeError) as error:
+        # Memory may be free again at the next call; the answer given here is for good.
+        if "out of memory" in str(error) or isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        warnings.warn(f"sources in CUDA cannot be compiled here: {reason}", stacklevel=2)
+        warnings.warn(
+            f"uncork cannot compile its CUDA sources ({reason}). Gradients of tables (PLIF, Tabulated) will "
+            "use 64-bit integer sums, which are slower. Check that torch's NVRTC library can be loaded.",
+            stacklevel=2,
+        )
         return False
     return True
