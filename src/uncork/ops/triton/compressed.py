@@ -75,7 +75,7 @@ def compress_kernel(
 
 def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
     """Whether gradients in `dtype` are rounded more than a compressed table is, and this one gains by it."""
-    # Of float32 the products keep 10 bits, unless torch was told otherwise.
+    # float32 products keep 10 bits only where torch was told to use TF32; its default keeps them all.
     rounded = dtype in DTYPES or torch.backends.cuda.matmul.fp32_precision == "tf32"
     return rounded and MANY <= intervals <= 2**21 and 2.0 * bound / intervals <= NARROW
 
