@@ -14,7 +14,13 @@ SIGSOFTMAX: tl.constexpr = tl.constexpr(2)
 SOFTCAP: tl.constexpr = tl.constexpr(3)
 TABLE: tl.constexpr = tl.constexpr(4)
 
-KINDS = {"identity": 0, "scale": 1, "sigsoftmax": 2, "softcap": 3, "table": 4}
+KINDS = {
+    "identity": IDENTITY.value,
+    "scale": SCALE.value,
+    "sigsoftmax": SIGSOFTMAX.value,
+    "softcap": SOFTCAP.value,
+    "table": TABLE.value,
+}
 # Kinds that increase whatever their parameters are: the highest logit has the highest value.
 INCREASING = ("identity", "scale", "sigsoftmax", "softcap")
 

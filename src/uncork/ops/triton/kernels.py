@@ -13,6 +13,11 @@ from uncork.ops.triton.functions import locate, value_and_slope
 from uncork.ops.triton.row_kernels import sum_row
 
 
+# Sums per knot hold gradient times distance beyond the table in units of this many bounds, so that logits as
+# far away still fit.
+BEYOND: tl.constexpr = tl.constexpr(16384.0)
+
+
 @triton.jit
 def token_kernel(
     z_ptr,
@@ -237,8 +242,7 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     right = (b_g * t * unit).to(tl.int64)
     tl.atomic_add(sums_ptr + index, left, mask=m_words & (left != 0))
     tl.atomic_add(sums_ptr + index + 1, right, mask=m_words & (right != 0))
-    # In units of 2^14 bounds, so that logits up to 16384 bounds away still fit.
-    rest = (offset - t * step) / (bound * 16384.0)
+    rest = (offset - t * step) / (bound * BEYOND)
     rest = tl.where(b_g == 0.0, 0.0, rest)  # a logit of minus infinity is infinitely far and pulls nothing
     beyond = (b_g * rest * unit).to(tl.int64)
     slot = intervals + 1 + (offset > 0).to(tl.int32)

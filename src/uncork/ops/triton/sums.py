@@ -11,12 +11,11 @@ from torch import Tensor
 
 from uncork.ops.pointwise import value
 from uncork.ops.problem import Problem
+from uncork.ops.triton.kernels import BEYOND
 
 
 # Bits of headroom below 2^63 for the largest sum a knot can reach.
 UNITS = 2.0**61
-# The slots behind the knots hold gradient times distance beyond the table, in this many bounds.
-BEYOND = 16384.0
 
 
 class Sums(abc.ABC):
@@ -92,7 +91,7 @@ class IntegerSums(Sums):
 
     def knot_gradient(self) -> Tensor:
         self._collect()
-        knots, beyond = self.total[:-2].clone(), self.total[-2:] * (self.bound * BEYOND)
+        knots, beyond = self.total[:-2].clone(), self.total[-2:] * (self.bound * BEYOND.value)
         # What lies beyond an end acts through that end's slope, so on its last two knots.
         pull = beyond * (self.intervals / (2.0 * self.bound))
         knots[0] -= pull[0]
