@@ -161,7 +161,7 @@ def _run(
         outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
     if needs.function:
         outcome.tensors = chunk_pass.function_gradients()
-    return _finished(outcome, problem)
+    return _finished(outcome, problem, needs)
 
 
 def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int, padded: int) -> int:
@@ -250,7 +250,7 @@ def _multiply(
         matmul.add_outer(outcome.weight_VD, dlogits_RP, x_RD, first=start == 0)
 
 
-def _finished(outcome: Outcome, problem: Problem) -> Outcome:
+def _finished(outcome: Outcome, problem: Problem, needs: Needs) -> Outcome:
     """Gradients in the shape and dtype of what they are gradients of."""
     if outcome.latent_NKD is not None:
         outcome.latent_NKD = outcome.latent_NKD.view(problem.latent_NKD.shape)
@@ -260,9 +260,8 @@ def _finished(outcome: Outcome, problem: Problem) -> Outcome:
         outcome.weight_VD = _of_words(outcome.weight_VD, problem.weight_VD)
     if outcome.bias_V is not None and problem.bias_V is not None:
         outcome.bias_V = _of_words(outcome.bias_V, problem.bias_V)
-    outcome.tensors = tuple(
-        total.to(t.dtype) for total, t in zip(outcome.tensors, problem.form.tensors, strict=False)
-    )
+    wanted = problem.form.tensors if needs.function else ()
+    outcome.tensors = tuple(total.to(t.dtype) for total, t in zip(outcome.tensors, wanted, strict=True))
     return outcome
 
 

@@ -118,7 +118,7 @@ def _fake_gradients(arguments: Sequence[Any], needs: Sequence[bool]) -> list[Ten
     none = lambda: four[0].new_empty(0, dtype=compute_dtype(four[0].dtype))
     given = [
         none() if t is None or not need else t.new_empty(t.shape)
-        for t, need in zip(four, needs, strict=False)
+        for t, need in zip(four, needs[:4], strict=True)
     ]
     return given + ([t.new_empty(t.shape) for t in tensors] if needs[-1] else [])
 
@@ -224,7 +224,7 @@ def _as_returned(ctx, given: Sequence[Tensor | None] | None):
     num_options = NUM_SHARED - NUM_DIFFERENTIABLE + len(ctx.reduction) + 3
     if given is None:
         return (None, None, None, None, [None] * ctx.num_tensors, *[None] * num_options)
-    four = [g if need else None for g, need in zip(given[:4], ctx.needs, strict=False)]
+    four = [g if need else None for g, need in zip(given[:4], ctx.needs[:4], strict=True)]
     tensors = given[4:] if ctx.needs[-1] else [None] * ctx.num_tensors
     return (*four, list(tensors), *[None] * num_options)
 

@@ -16,7 +16,7 @@ def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
     needs = _needs(problem)
     size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":
-        return eager.loss_outside_graph(problem, reduction, needs, size, "chunked")
+        return eager.loss_outside_graph(problem, reduction, needs, size)
     if custom.is_plain(problem.latent_NKD):
         return eager.loss(problem, reduction, needs, size, backend)
     arguments = custom.flattened(problem)

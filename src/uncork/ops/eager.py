@@ -78,14 +78,12 @@ def loss(problem: Problem, reduction: str, needs: Sequence[bool], size: int, bac
     return answer
 
 
-def loss_outside_graph(
-    problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
-) -> Tensor:
-    """The same, where torch.compile must break its graph: a custom op cannot take a callable."""
+def loss_outside_graph(problem: Problem, reduction: str, needs: Sequence[bool], size: int) -> Tensor:
+    """The same, where torch.compile must break its graph: no op or kernel can take a callable."""
     run: Any = loss
     if "torch._dynamo" in sys.modules:  # outside the graph, but not to be compiled piece by piece either
         run = torch.compiler.disable(loss)
-    return run(problem, reduction, needs, size, backend)
+    return run(problem, reduction, needs, size, "chunked")
 
 
 # What torch.compiler.disable sets; that function itself would import the whole compiler, two seconds of it.

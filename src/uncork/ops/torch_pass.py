@@ -114,7 +114,7 @@ class TorchPass(AbstractPass):
         g_NKV = p_NKV.mul_((push_NK / total_NK)[..., None])
         subtract_pull(g_NKV)
         dlogits_NKV, dtensors = vjp(g_NKV)
-        for total, term in zip(self.totals, dtensors, strict=False):
+        for total, term in zip(self.totals, dtensors, strict=True):
             total += term
         return ChunkResult(loss_N, dlogits_NKV, -share_NK)
 
