@@ -145,6 +145,26 @@ def test_float16_is_right_under_a_loss_scale(backend, tokens, words):
         assert error <= 3.0 * allowed, name
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["called", "compiled"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@over_fused
+def test_a_float16_gradient_whose_sum_over_tokens_is_too_large(backend, reduction, compiled):
+    """Sixty tokens of 3000 each add up to more than float16 holds; their mean does not."""
+    input = torch.full((60, 1), 3000.0, device=DEVICE, dtype=torch.float16)
+    weight = torch.zeros(4, 1, device=DEVICE, dtype=torch.float16, requires_grad=True)
+    target = torch.zeros(60, device=DEVICE, dtype=torch.int64)
+
+    def loss(weight):
+        both = {"reduction": reduction, "backend": backend.name}
+        return uncork.linear_cross_entropy(input, weight, target, **both) / (60 if reduction == "sum" else 1)
+
+    with backend.on(2**24):
+        (torch.compile(loss, backend="aot_eager") if compiled else loss)(weight).backward()
+    assert weight.grad is not None
+    expected = torch.tensor([-2250.0, 750.0, 750.0, 750.0], device=DEVICE)
+    torch.testing.assert_close(weight.grad[:, 0].float(), expected)
+
+
 @over_backends
 def test_a_float16_mean_of_nothing(backend):
     case = make_case((5,), dtype=torch.float16)

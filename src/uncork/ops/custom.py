@@ -69,28 +69,16 @@ def _problem(latent, log_prior, weight, bias, tensors, target, class_weight, kin
     return Problem(latent, log_prior, weight, bias, target, class_weight, form, *options)
 
 
-# Of a mean in float16, gradients are those of a sum of this many tokens at the most, until they are scaled.
-HALF_TOKENS = 4096.0
-
-
 def loss_and_gradients(
     problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str
-) -> tuple[Tensor, Tensor | None, Outcome]:
-    """The reduced loss, a factor that its gradients are still to be multiplied with if any, and these.
-
-    A probability over the number of tokens is below what float16 knows, and the loss scale that is meant to
-    help comes with the backward pass: too late. So there the number of tokens comes then too.
-    """
+) -> tuple[Tensor, Outcome]:
+    """The reduced loss, and its gradients."""
     scale = row_scale(problem, reduction)
-    within, rest = scale, None
-    if problem.latent_NKD.dtype == torch.float16 and reduction == "mean":
-        within = (scale * HALF_TOKENS).clamp(max=1.0)
-        rest = (scale / within).nan_to_num(posinf=0.0)  # without tokens there is nothing to scale
-    scale_N = within.expand(len(problem.latent_NKD))
+    scale_N = scale.expand(len(problem.latent_NKD))
     outcome = chunked.run(problem, scale_N, Needs(*needs), size, PASSES[backend]())
     assert outcome.loss_N is not None
     # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.
-    return outcome.loss_N.sum() * scale, rest, outcome
+    return outcome.loss_N.sum() * scale, outcome
 
 
 def loss_of_tokens(problem: Problem, size: int, backend: str) -> Tensor:
@@ -129,11 +117,11 @@ def _fake_gradients(arguments: Sequence[Any], needs: Sequence[bool]) -> list[Ten
     schema=f"({SHARED}, str reduction, bool[] needs, int size, str backend) -> Tensor[]",
 )
 def reduced_loss(*arguments):
-    """[loss, a factor or nothing, gradients of latent, log_prior, weight, bias, tensors...]."""
+    """[loss, gradients of latent, log_prior, weight, bias, tensors...]."""
     problem = _problem(*arguments[:NUM_SHARED])
     validate.values(problem)
-    loss, rest, outcome = loss_and_gradients(problem, *arguments[NUM_SHARED:])
-    return [loss, loss.new_empty(0) if rest is None else rest, *gradient_list(outcome)]
+    loss, outcome = loss_and_gradients(problem, *arguments[NUM_SHARED:])
+    return [loss, *gradient_list(outcome)]
 
 
 @torch.library.custom_op(
@@ -165,8 +153,7 @@ def token_losses(*arguments):
 def _(*arguments):
     latent = arguments[0]
     loss = latent.new_empty((), dtype=compute_dtype(latent.dtype))
-    has_rest = latent.dtype == torch.float16 and arguments[NUM_SHARED] == "mean"
-    return [loss, loss.new_empty(() if has_rest else 0), *_fake_gradients(arguments, arguments[-3])]
+    return [loss, *_fake_gradients(arguments, arguments[-3])]
 
 
 @gradients.register_fake
@@ -190,7 +177,7 @@ def _setup(ctx, inputs, output) -> None:
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[1:])
         # Not saved tensors: the first backward pass scales them in place and gives them away.
-        ctx.rest, ctx.gradients = output[1], output[2:]
+        ctx.gradients = output[1:]
 
 
 def _saved_arguments(ctx) -> tuple[Any, ...]:
@@ -208,8 +195,7 @@ def _backward_reduced(ctx, grads: list[Tensor | None]):
         scale = row_scale(_problem(*arguments), *ctx.reduction) * upstream
         scale_N = scale.expand(len(arguments[0]))
         return _as_returned(ctx, gradients(*arguments, scale_N, ctx.needs, ctx.size, ctx.backend))
-    given = scaled_in_place(ctx.gradients, upstream * ctx.rest if ctx.rest.numel() else upstream)
-    ctx.gradients = None
+    given, ctx.gradients = scaled_in_place(ctx.gradients, upstream), None
     return _as_returned(ctx, given)
 
 

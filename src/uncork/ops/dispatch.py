@@ -13,6 +13,12 @@ def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
             "torch.func transforms (grad, vmap, jvp) are not computed by this backend; use "
             'backend="reference", with a function in closed form, or autograd.'
         )
+    if problem.latent_NKD.dtype == torch.float16 and reduction != "none":
+        # Float16 has room for a gradient only with the loss scale in it, which comes with the backward pass:
+        # until then none is made.
+        loss_N = _chunked_loss(problem, "none", backend)
+        # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.
+        return loss_N.sum() * custom.row_scale(problem, reduction)
     needs = _needs(problem)
     size = chunked.budget(problem.latent_NKD.device.type)
     if problem.form.kind == "callable":

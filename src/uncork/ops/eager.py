@@ -30,10 +30,10 @@ class _Loss(torch.autograd.Function):
             ctx.form = replace(problem.form, tensors=())
         ctx.reduction, ctx.needs, ctx.size, ctx.backend = reduction, needs, size, backend
         ctx.save_for_backward(*tensors)
-        ctx.gradients = ctx.rest = None
+        ctx.gradients = None
         if reduction == "none":
             return custom.loss_of_tokens(problem, size, backend)
-        loss, ctx.rest, outcome = custom.loss_and_gradients(problem, reduction, needs, size, backend)
+        loss, outcome = custom.loss_and_gradients(problem, reduction, needs, size, backend)
         if any(needs):
             ctx.gradients = outcome.gradients
         return loss
@@ -44,7 +44,7 @@ class _Loss(torch.autograd.Function):
         custom.refuse_double_backward(upstream)
         given, ctx.gradients = ctx.gradients, None
         if given is not None:
-            given = custom.scaled_in_place(given, upstream if ctx.rest is None else upstream * ctx.rest)
+            given = custom.scaled_in_place(given, upstream)
         else:
             problem = _saved_problem(ctx)
             if ctx.reduction != "none":
