@@ -168,53 +168,83 @@ def token_kernel(
             tl.store(out + 3 * rows, share_K, mask=m_components)
             tl.store(out + 4 * rows, total_K, mask=m_components)
     if FOLD:
-        # At the target word the gradient is less by the share; divided by the factor, as all of the row.
-        less_K = total_K * (share_K / tl.where(factor_K == 0.0, 1.0, factor_K))
-        factor_K = tl.where(m_components & valid, factor_K / total_K, 0.0)
-        tl.store(row_factor_ptr + token * K + components, factor_K, mask=m_components)
-        slope_K = tl.load(place + 3 * rows, mask=m_components, other=0.0)
-        at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
-        word_ptr = dz_ptr + (token * K + components) * dz_stride + word
-        tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
-        if WANT_SCALE:
-            z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
-            along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
-            pull_K = tl.where(share_K == 0.0, 0.0, share_K * z_word_K)  # a masked word's is infinite
-            along_K = tl.where(m_components & valid, factor_K * along_K - pull_K, 0.0)
-            tl.store(dscale_ptr + token, tl.sum(along_K, 0))
-        for k in range(K):
-            factor = tl.sum(tl.where(components == k, factor_K, 0.0), 0)
-            scale_row(x_ptr, scaled_x_ptr, (token * K + k) * width, factor, width, BLOCK)
+        finish_folded_rows(
+            dz_ptr, dz_stride, x_ptr, scaled_x_ptr, row_factor_ptr, dscale_ptr, place, rows, token, word,
+            valid, components, m_components, top_K, total_K, f_word_K, share_K, factor_K,
+            width, K, WANT_SCALE, BLOCK,
+        )  # fmt: skip
     elif WANT_GRADIENT:
-        along = 0.0
-        for k in range(K):
-            chosen = components == k
-            top = tl.sum(tl.where(chosen, top_K, 0.0), 0)
-            rest = tl.sum(tl.where(chosen, rest_K, 0.0), 0)
-            share = tl.sum(tl.where(chosen, share_K, 0.0), 0)
-            factor = tl.sum(tl.where(chosen, factor_K, 0.0), 0)
-            row_ptr = z_ptr + (token * K + k) * z_stride
-            out_ptr = dz_ptr + (token * K + k) * dz_stride
-            for start in range(0, words, BLOCK):
-                offsets = start + tl.arange(0, BLOCK)
-                m_words = offsets < words
-                b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
-                b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
-                b_g = factor * tl.exp((b_f - top) - rest)
-                if DENSE:
-                    b_g -= share * tl.load(target_ptr + token * words + offsets, mask=m_words, other=0.0)
-                else:
-                    b_g = tl.where(offsets == word, b_g - share, b_g)
-                b_g = tl.where(m_words & valid, b_g, 0.0)
-                if WANT_SCALE:
-                    along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's is infinite
-                if WANT_SUMS:
-                    deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
-                # dz may be half as wide as z and lie on it: the block must be read before it is written.
-                tl.debug_barrier()
-                tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
-        if WANT_SCALE:
-            tl.store(dscale_ptr + token, along)
+        write_gradient(
+            z_ptr, dz_ptr, z_stride, dz_stride, target_ptr, dscale_ptr, sums_ptr, sums_unit_ptr,
+            parameter_ptr, first, second, intervals, step, token, word, valid, components, top_K, rest_K,
+            share_K, factor_K,
+            words, K, KIND, DENSE, WANT_SUMS, WANT_SCALE, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def finish_folded_rows(
+    dz_ptr, dz_stride, x_ptr, scaled_x_ptr, row_factor_ptr, dscale_ptr, place, rows, token, word, valid,
+    components, m_components, top_K, total_K, f_word_K, share_K, factor_K,
+    width: tl.constexpr, K: tl.constexpr, WANT_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The factor of each row, in the latent vectors too, and dL/dz at the target word divided by it."""
+    # At the target word the gradient is less by the share; divided by the factor, as all of the row.
+    less_K = total_K * (share_K / tl.where(factor_K == 0.0, 1.0, factor_K))
+    factor_K = tl.where(m_components & valid, factor_K / total_K, 0.0)
+    tl.store(row_factor_ptr + token * K + components, factor_K, mask=m_components)
+    slope_K = tl.load(place + 3 * rows, mask=m_components, other=0.0)
+    at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
+    word_ptr = dz_ptr + (token * K + components) * dz_stride + word
+    tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
+    if WANT_SCALE:
+        z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
+        along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
+        pull_K = tl.where(share_K == 0.0, 0.0, share_K * z_word_K)  # a masked word's is infinite
+        along_K = tl.where(m_components & valid, factor_K * along_K - pull_K, 0.0)
+        tl.store(dscale_ptr + token, tl.sum(along_K, 0))
+    for k in range(K):
+        factor = tl.sum(tl.where(components == k, factor_K, 0.0), 0)
+        scale_row(x_ptr, scaled_x_ptr, (token * K + k) * width, factor, width, BLOCK)
+
+
+@triton.jit
+def write_gradient(
+    z_ptr, dz_ptr, z_stride, dz_stride, target_ptr, dscale_ptr, sums_ptr, sums_unit_ptr, parameter_ptr,
+    first, second, intervals, step, token, word, valid, components, top_K, rest_K, share_K, factor_K,
+    words: tl.constexpr, K: tl.constexpr, KIND: tl.constexpr, DENSE: tl.constexpr, WANT_SUMS: tl.constexpr,
+    WANT_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dL/dz of a token's rows, written over them, and what they add to the sums of the function."""
+    along = 0.0
+    for k in range(K):
+        chosen = components == k
+        top = tl.sum(tl.where(chosen, top_K, 0.0), 0)
+        rest = tl.sum(tl.where(chosen, rest_K, 0.0), 0)
+        share = tl.sum(tl.where(chosen, share_K, 0.0), 0)
+        factor = tl.sum(tl.where(chosen, factor_K, 0.0), 0)
+        row_ptr = z_ptr + (token * K + k) * z_stride
+        out_ptr = dz_ptr + (token * K + k) * dz_stride
+        for start in range(0, words, BLOCK):
+            offsets = start + tl.arange(0, BLOCK)
+            m_words = offsets < words
+            b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
+            b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
+            b_g = factor * tl.exp((b_f - top) - rest)
+            if DENSE:
+                b_g -= share * tl.load(target_ptr + token * words + offsets, mask=m_words, other=0.0)
+            else:
+                b_g = tl.where(offsets == word, b_g - share, b_g)
+            b_g = tl.where(m_words & valid, b_g, 0.0)
+            if WANT_SCALE:
+                along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's is infinite
+            if WANT_SUMS:
+                deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
+            # dz may be half as wide as z and lie on it: the block must be read before it is written.
+            tl.debug_barrier()
+            tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
+    if WANT_SCALE:
+        tl.store(dscale_ptr + token, along)
 
 
 @triton.jit
