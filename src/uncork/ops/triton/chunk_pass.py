@@ -50,27 +50,27 @@ class TritonPass(KernelPass):
         unused = loss_N
         way = None if self.sums is None or not want_gradient or not tokens else self.sums.way
         # What another kernel writes dL/dz from, instead of the token kernel.
-        stats_wanted = way == "after" or (way == "before" and self.row_gradient is not None)
+        factors_wanted = way == "after" or (way == "before" and self.row_gradient is not None)
         fold = self.fold and want_gradient
         weight, prior = problem.class_weight_V, problem.log_prior_NK
         dlog_prior_NK = loss_N.new_empty(tokens, components) if want_gradient and prior is not None else None
         dscale_N = loss_N.new_empty(tokens) if self.want_dscale and want_gradient else None
         target = (problem.target.float() if problem.dense else problem.target).contiguous()
-        scaled_RD = factor_R1 = row_stats = None
-        sums = unit = stats = unused
+        scaled_RD = factor_R1 = row_sums = None
+        sums = unit = row_factors = unused
         if fold:
             latent_NKD = latent_NKD.contiguous()
             scaled_RD = self.shared("scaled", (rows, latent_NKD.shape[2]), latent_NKD)
             factor_R1 = self.shared("factor", (rows, 1), loss_N)
         if way == "inside":
             sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
-        if stats_wanted:
-            stats = self.shared("stats", (5 * rows,), loss_N)
+        if factors_wanted:
+            row_factors = self.shared("row_factors", (5 * rows,), loss_N)
         if way == "before":
-            row_stats = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
-        elif fold or ((components > 1 or self.row_stats is not None) and tokens):
-            row_stats = self.shared("row_stats", ((6 if fold else 3) * rows,), loss_N)
-            self.reduce_rows(problem, logits_NKV, target, row_stats, fold)
+            row_sums = self.sums.before(problem, logits_NKV, row_scale_N, self.parameter)
+        elif fold or ((components > 1 or self.row_reducer is not None) and tokens):
+            row_sums = self.shared("row_sums", ((6 if fold else 3) * rows,), loss_N)
+            self.reduce_rows(problem, logits_NKV, target, row_sums, fold)
         block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
@@ -88,8 +88,8 @@ class TritonPass(KernelPass):
                 unused if factor_R1 is None else factor_R1,
                 loss_N,
                 unused if dlog_prior_NK is None else dlog_prior_NK,
-                unused if row_stats is None else row_stats,
-                stats,
+                unused if row_sums is None else row_sums,
+                row_factors,
                 unused if dscale_N is None else dscale_N,
                 sums,
                 unit,
@@ -108,11 +108,11 @@ class TritonPass(KernelPass):
                 DENSE=problem.dense,
                 HAS_WEIGHT=weight is not None,
                 HAS_PRIOR=prior is not None,
-                WANT_GRADIENT=want_gradient and not stats_wanted,
-                WANT_STATS=stats_wanted,
+                WANT_GRADIENT=want_gradient and not factors_wanted,
+                WANT_FACTORS=factors_wanted,
                 WANT_SUMS=way == "inside",
                 WANT_SCALE=dscale_N is not None,
-                ROWS_GIVEN=row_stats is not None,
+                ROWS_GIVEN=row_sums is not None,
                 FOLD=fold,
                 BLOCK=block,
                 num_warps=num_warps,
@@ -120,9 +120,9 @@ class TritonPass(KernelPass):
         if row_scale_N is None:
             return ChunkResult(loss_N)
         if way == "after":
-            self.sums.after(logits_NKV, dlogits_NKV, target, stats, self.parameter)
-        elif stats_wanted:
-            self.row_gradient.write(logits_NKV, dlogits_NKV, target, stats, self.sums)
+            self.sums.after(logits_NKV, dlogits_NKV, target, row_factors, self.parameter)
+        elif factors_wanted:
+            self.row_gradient.write(logits_NKV, dlogits_NKV, target, row_factors, self.sums)
         if dscale_N is not None:
             self.add_dscale(dscale_N)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK, factor_R1, scaled_RD)

@@ -33,8 +33,8 @@ def distribution_kernel(
     row_scale_stride,
     loss_ptr,
     dlog_prior_ptr,
-    row_stats_ptr,
-    stats_ptr,
+    row_sums_ptr,
+    row_factors_ptr,
     tops_ptr,
     pull_ptr,
     parameter_ptr,
@@ -56,8 +56,8 @@ def distribution_kernel(
     components = tl.arange(0, K_BLOCK)
     m_components = components < K
     place = token * K + components
-    top_K = tl.load(row_stats_ptr + place, mask=m_components, other=0.0)
-    rest_K = tl.log(tl.load(row_stats_ptr + rows + place, mask=m_components, other=1.0))
+    top_K = tl.load(row_sums_ptr + place, mask=m_components, other=0.0)
+    rest_K = tl.log(tl.load(row_sums_ptr + rows + place, mask=m_components, other=1.0))
     prior_K = tl.load(log_prior_ptr + place, mask=m_components, other=0.0).to(tl.float32)
     share_K = tl.zeros([K_BLOCK], tl.float32)
     log_p = 0.0  # along the target
@@ -99,12 +99,12 @@ def distribution_kernel(
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         share_K = scale * share_K
         tl.store(dlog_prior_ptr + place, -share_K, mask=m_components)
-        tl.store(stats_ptr + place, top_K, mask=m_components)
-        tl.store(stats_ptr + rows + place, rest_K, mask=m_components)
+        tl.store(row_factors_ptr + place, top_K, mask=m_components)
+        tl.store(row_factors_ptr + rows + place, rest_K, mask=m_components)
         factor_K = share_K + scale * z_loss * 2.0 * lse_K / K
-        tl.store(stats_ptr + 2 * rows + place, factor_K, mask=m_components)
-        tl.store(stats_ptr + 3 * rows + place, scale + tl.zeros_like(top_K), mask=m_components)
-        tl.store(stats_ptr + 4 * rows + place, prior_K, mask=m_components)
+        tl.store(row_factors_ptr + 2 * rows + place, factor_K, mask=m_components)
+        tl.store(row_factors_ptr + 3 * rows + place, scale + tl.zeros_like(top_K), mask=m_components)
+        tl.store(row_factors_ptr + 4 * rows + place, prior_K, mask=m_components)
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def row_gradient_kernel(
     dz_ptr,
     z_stride,
     dz_stride,
-    stats_ptr,
+    row_factors_ptr,
     tops_ptr,
     pull_ptr,
     dscale_ptr,
@@ -143,11 +143,11 @@ def row_gradient_kernel(
     """dL/dz of one row, written over it, and what it adds to the sums per knot."""
     row = tl.program_id(0).to(tl.int64)
     at = (row // K) * words
-    top = tl.load(stats_ptr + row)
-    rest = tl.load(stats_ptr + rows + row)
-    factor = tl.load(stats_ptr + 2 * rows + row)
-    scale = tl.load(stats_ptr + 3 * rows + row)
-    prior = tl.load(stats_ptr + 4 * rows + row)
+    top = tl.load(row_factors_ptr + row)
+    rest = tl.load(row_factors_ptr + rows + row)
+    factor = tl.load(row_factors_ptr + 2 * rows + row)
+    scale = tl.load(row_factors_ptr + 3 * rows + row)
+    prior = tl.load(row_factors_ptr + 4 * rows + row)
     along = 0.0
     for start in range(0, words, BLOCK):
         offsets = start + tl.arange(0, BLOCK)

@@ -24,15 +24,15 @@ class DenseMixturePass(KernelPass):
         assert prior_NK is not None
         loss_N = torch.empty(tokens, dtype=torch.float32, device=logits_NKV.device)
         target_NV = problem.target.float().contiguous()
-        row_stats = self.shared("row_stats", (2 * rows,), loss_N)
-        self.reduce_rows(problem, logits_NKV, target_NV, row_stats, fold=False)
+        row_sums = self.shared("row_sums", (2 * rows,), loss_N)
+        self.reduce_rows(problem, logits_NKV, target_NV, row_sums, fold=False)
         parameter = loss_N if self.parameter is None else self.parameter
         # Where no gradient is wanted the kernel touches none of these: the losses serve as a pointer.
-        dlog_prior_NK = stats = tops_NV = pull_NV = scale_N = loss_N
+        dlog_prior_NK = row_factors = tops_NV = pull_NV = scale_N = loss_N
         if row_scale_N is not None:
             scale_N = row_scale_N
             dlog_prior_NK = loss_N.new_empty(tokens, components)
-            stats = self.shared("stats", (5 * rows,), loss_N)
+            row_factors = self.shared("row_factors", (5 * rows,), loss_N)
             tops_NV = self.shared("tops", (tokens, words), loss_N)
             pull_NV = self.shared("pull", (tokens, words), loss_N)
         block, num_warps = launch_shape(words)
@@ -40,7 +40,7 @@ class DenseMixturePass(KernelPass):
         if tokens:
             dense_kernels.distribution_kernel[(tokens,)](
                 logits_NKV, logits_NKV.stride(1), target_NV, prior_NK.contiguous(), scale_N,
-                scale_N.stride(0), loss_N, dlog_prior_NK, row_stats, stats, tops_NV, pull_NV, parameter,
+                scale_N.stride(0), loss_N, dlog_prior_NK, row_sums, row_factors, tops_NV, pull_NV, parameter,
                 *constants, problem.z_loss,
                 words=words, K=components, K_BLOCK=power_of_two(components), KIND=KINDS[self.form.kind],
                 WANT_GRADIENT=row_scale_N is not None, BLOCK=block, num_warps=num_warps,
@@ -49,15 +49,15 @@ class DenseMixturePass(KernelPass):
             return ChunkResult(loss_N)
         dlogits_NKV = narrow_view(logits_NKV, problem.latent_NKD.dtype)
         if tokens and self.sums is not None and self.sums.way == "after":
-            self.sums.after(logits_NKV, dlogits_NKV, pull_NV, stats, parameter, tops_NV)
+            self.sums.after(logits_NKV, dlogits_NKV, pull_NV, row_factors, parameter, tops_NV)
         elif tokens:
             sums = unit = loss_N
             if self.sums is not None:
                 sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
             dscale_R = loss_N.new_empty(rows) if self.want_dscale else loss_N
             dense_kernels.row_gradient_kernel[(rows,)](
-                logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), stats, tops_NV, pull_NV,
-                dscale_R, sums, unit, parameter, *constants,
+                logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), row_factors, tops_NV,
+                pull_NV, dscale_R, sums, unit, parameter, *constants,
                 words=words, K=components, KIND=KINDS[self.form.kind], WANT_SCALE=self.want_dscale,
                 WANT_SUMS=self.sums is not None, BLOCK=block, num_warps=num_warps,
             )  # fmt: skip

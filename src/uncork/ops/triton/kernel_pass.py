@@ -40,7 +40,7 @@ class KernelPass(AbstractPass):
         self.parameter: Tensor | None = None
         self.intervals, self.step = 2, 1.0
         self.sums: Sums | None = None
-        self.row_stats: RowStats | None = None
+        self.row_reducer: RowStats | None = None
         self.dscale: Tensor | None = None
         self.want_dscale = form.kind == "scale" and function_grad
         self.scratch: dict[str, Tensor] = {}
@@ -61,7 +61,7 @@ class KernelPass(AbstractPass):
         if worth and isinstance(self.sums, SharedSums):
             self.sums.read_from(*compressed.compress(knot_values, bound, pairs))
             if abs(problem.ignore_index) < 2**31:
-                self.row_stats = RowStats(self.sums, pairs)
+                self.row_reducer = RowStats(self.sums, pairs)
         else:
             table_kernels.pairs_kernel[(-(-self.intervals // 1024),)](
                 knot_values, pairs, self.intervals, 1.0 / self.step, BLOCK=1024
@@ -76,18 +76,18 @@ class KernelPass(AbstractPass):
         return held
 
     def reduce_rows(
-        self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_stats: Tensor, fold: bool
+        self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_sums: Tensor, fold: bool
     ) -> None:
         """A program for every row: those of a token are too few to fill a GPU, and one after another slow."""
         tokens, components, words = logits_NKV.shape
         rows = tokens * components
         block, num_warps = launch_shape(words)
-        if rows and self.row_stats is not None:
-            self.row_stats.write(problem, logits_NKV, target, row_stats)
+        if rows and self.row_reducer is not None:
+            self.row_reducer.write(problem, logits_NKV, target, row_sums)
         elif rows:
             row_kernels.row_kernel[(rows,)](
-                logits_NKV, logits_NKV.stride(1), target, row_stats,
-                row_stats if self.parameter is None else self.parameter, *self.form.constants,
+                logits_NKV, logits_NKV.stride(1), target, row_sums,
+                row_sums if self.parameter is None else self.parameter, *self.form.constants,
                 self.intervals, self.step, rows, problem.ignore_index,
                 words=words, K=components, KIND=KINDS[self.form.kind], FOLD=fold,
                 DENSE=problem.dense, SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,

@@ -34,8 +34,8 @@ def token_kernel(
     row_factor_ptr,
     loss_ptr,
     dlog_prior_ptr,
-    row_stats_ptr,
-    stats_ptr,
+    row_sums_ptr,
+    row_factors_ptr,
     dscale_ptr,
     sums_ptr,
     sums_unit_ptr,
@@ -56,7 +56,7 @@ def token_kernel(
     HAS_WEIGHT: tl.constexpr,
     HAS_PRIOR: tl.constexpr,
     WANT_GRADIENT: tl.constexpr,
-    WANT_STATS: tl.constexpr,
+    WANT_FACTORS: tl.constexpr,
     WANT_SUMS: tl.constexpr,
     WANT_SCALE: tl.constexpr,
     ROWS_GIVEN: tl.constexpr,
@@ -66,7 +66,7 @@ def token_kernel(
     """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs.
 
     DENSE: the target is a row of weights over words, of one component. ROWS_GIVEN: the rows have been reduced
-    to `row_stats`. FOLD: they have been overwritten too; what is left is their factor, which goes into the
+    to `row_sums`. FOLD: they have been overwritten too; what is left is their factor, which goes into the
     latent vectors, and the target word.
     """
     token = tl.program_id(0).to(tl.int64)
@@ -94,7 +94,7 @@ def token_kernel(
     if DENSE:
         mass = 0.0
     if ROWS_GIVEN:
-        place = row_stats_ptr + token * K + components
+        place = row_sums_ptr + token * K + components
         top_K = tl.load(place, mask=m_components, other=0.0)
         total_K = tl.load(place + rows, mask=m_components, other=1.0)
         f_word_K = tl.load(place + 2 * rows, mask=m_components, other=float("-inf"))
@@ -145,7 +145,7 @@ def token_kernel(
         loss = tl.where(valid & (target != word), float("nan"), loss)
     tl.store(loss_ptr + token, loss)
 
-    if WANT_GRADIENT or WANT_STATS:
+    if WANT_GRADIENT or WANT_FACTORS:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         if K == 1:
             share_K = scale * weight + tl.zeros([K_BLOCK], tl.float32)
@@ -160,8 +160,8 @@ def token_kernel(
         factor_K = tl.where(valid, share_K * mass + from_z_loss_K, 0.0)
         if HAS_PRIOR:
             tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
-        if WANT_STATS:
-            out = stats_ptr + token * K + components
+        if WANT_FACTORS:
+            out = row_factors_ptr + token * K + components
             tl.store(out, top_K, mask=m_components)
             tl.store(out + rows, rest_K, mask=m_components)
             tl.store(out + 2 * rows, factor_K, mask=m_components)

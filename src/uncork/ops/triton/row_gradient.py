@@ -28,7 +28,7 @@ class RowGradient:
         self.width = min(room // PIECE * PIECE, len(self.words)) - PIECE
 
     def write(
-        self, logits_NKV: Tensor, dlogits_NKV: Tensor, target: Tensor, stats: Tensor, sums: WindowSums
+        self, logits_NKV: Tensor, dlogits_NKV: Tensor, target: Tensor, row_factors: Tensor, sums: WindowSums
     ) -> None:
         """dL/dz over the logits, from the token kernel's statistics and around the window of the sums."""
         tokens, _, words = logits_NKV.shape
@@ -39,7 +39,7 @@ class RowGradient:
             (min(sums.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
-                logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), target, stats,
+                logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), target, row_factors,
                 self.pairs, self.words, sums.window, min(sums.width, self.intervals), self.width,
                 tokens, words, self.intervals, float(self.bound),
             ],

@@ -21,7 +21,7 @@ def row_kernel(
     z_ptr,
     z_stride,
     target_ptr,
-    stats_ptr,
+    row_sums_ptr,
     parameter_ptr,
     first,
     second,
@@ -49,17 +49,17 @@ def row_kernel(
         word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
         z_word = tl.load(row_ptr + word + tl.arange(0, 1)).to(tl.float32)
         f_word, slope_word = value_and_slope(z_word, parameter_ptr, first, second, intervals, step, KIND)
-        tl.store(stats_ptr + 2 * rows + row, tl.sum(f_word, 0))
+        tl.store(row_sums_ptr + 2 * rows + row, tl.sum(f_word, 0))
     if FOLD:
         tl.debug_barrier()  # every thread has read the target's logit
         top, total, along = fold_row(row_ptr, valid, parameter_ptr, first, second, words, KIND, SQUARE, BLOCK)
-        tl.store(stats_ptr + 3 * rows + row, tl.sum(slope_word, 0))
-        tl.store(stats_ptr + 4 * rows + row, tl.sum(z_word, 0))
-        tl.store(stats_ptr + 5 * rows + row, along)
+        tl.store(row_sums_ptr + 3 * rows + row, tl.sum(slope_word, 0))
+        tl.store(row_sums_ptr + 4 * rows + row, tl.sum(z_word, 0))
+        tl.store(row_sums_ptr + 5 * rows + row, along)
     else:
         top, total = sum_row(row_ptr, parameter_ptr, first, second, intervals, step, words, KIND, BLOCK)
-    tl.store(stats_ptr + row, top)
-    tl.store(stats_ptr + rows + row, total)
+    tl.store(row_sums_ptr + row, top)
+    tl.store(row_sums_ptr + rows + row, total)
 
 
 @triton.jit

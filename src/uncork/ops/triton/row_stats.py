@@ -28,7 +28,7 @@ class RowStats:
         room = torch.cuda.get_device_properties(pairs.device).shared_memory_per_block_optin
         self.width = window_width(sums.intervals, room - OWN_BYTES)
 
-    def write(self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_stats: Tensor) -> None:
+    def write(self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_sums: Tensor) -> None:
         """Highest f, sum of exponentials and, of targets that are words, f there."""
         self.sums.start(logits_NKV)
         tokens, components, words = logits_NKV.shape
@@ -41,7 +41,7 @@ class RowStats:
             (min(self.sums.blocks, rows), 1, 1),
             (THREADS, 1, 1),
             [
-                logits_NKV, logits_NKV.stride(1), target, row_stats, self.pairs, self.codes, self.bases,
+                logits_NKV, logits_NKV.stride(1), target, row_sums, self.pairs, self.codes, self.bases,
                 self.sums.window, self.width, rows, components, words, self.sums.intervals,
                 int(problem.dense), problem.ignore_index, float(self.sums.bound),
             ],

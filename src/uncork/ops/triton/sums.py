@@ -43,7 +43,7 @@ class Sums(abc.ABC):
         logits: Tensor,
         dlogits: Tensor,
         target: Tensor,
-        stats: Tensor,
+        row_factors: Tensor,
         pairs: Tensor,
         tops: Tensor | None = None,
     ) -> None:

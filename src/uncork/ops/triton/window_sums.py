@@ -106,7 +106,7 @@ class SharedSums(WindowSums):
         logits: Tensor,
         dlogits: Tensor,
         target: Tensor,
-        stats: Tensor,
+        row_factors: Tensor,
         pairs: Tensor,
         tops: Tensor | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class SharedSums(WindowSums):
             (1024, 1, 1),
             [
                 logits, dlogits, logits.stride(1), dlogits.stride(1), target, target,
-                target if tops is None else tops, stats, pairs, codes, bases, self.window, self.staging,
+                target if tops is None else tops, row_factors, pairs, codes, bases, self.window, self.staging,
                 self.spill, self.beyond, tokens * components, components, words, self.intervals, self.width,
                 self.copies, int(first), float(self.bound),
             ],
@@ -171,20 +171,20 @@ class CountedSums(WindowSums):
             self.staging.zero_()  # blocks add to it from the first row on
         tokens, _, words = logits_NKV.shape
         weight = problem.class_weight_V
-        stats = pairs.new_empty(3 * tokens, dtype=torch.float32)
+        row_sums = pairs.new_empty(3 * tokens, dtype=torch.float32)
         _count_kernel(self.own, self.words, self.spills, logits_NKV.device.index)(
             (min(self.blocks, tokens), 1, 1),
             (THREADS, 1, 1),
             [
                 logits_NKV, logits_NKV.stride(1), problem.target.contiguous(),
-                stats if weight is None else weight.float().contiguous(), int(weight is not None),
-                row_scale_N, row_scale_N.stride(0), pairs, self.window, stats, self.staging, self.spill,
+                row_sums if weight is None else weight.float().contiguous(), int(weight is not None),
+                row_scale_N, row_scale_N.stride(0), pairs, self.window, row_sums, self.staging, self.spill,
                 self.beyond, tokens, words, self.intervals, problem.ignore_index,
                 float(problem.z_loss), float(self.bound),
             ],
             shared_mem=4 * self.words,
         )  # fmt: skip
-        return stats
+        return row_sums
 
 
 @functools.cache
