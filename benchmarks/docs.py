@@ -52,12 +52,15 @@ def section(path: Path) -> str:
     """What the page says of a CSV: its origin, a table of targets for each shape, and the figures."""
     rows = read(path)
     found = verdicts(rows)
-    parts = [f"`benchmarks/results/{path.name}`: {_origin(rows)}."]
-    if found:
-        parts.append(tally(found))
-    for shape in dict.fromkeys(_shape(verdict.block) for verdict in found):
-        lines = [_line(verdict) for verdict in found if _shape(verdict.block) == shape]
+    parts = [f"`benchmarks/results/{path.name}`: {_origin(rows)}.", tally(found)]
+    shapes: dict[str, list[list[str]]] = {}
+    for verdict in found:
+        if verdict.block is not None:
+            shapes.setdefault(_shape(verdict.block), []).append(_line(verdict, verdict.block))
+    for shape, lines in shapes.items():
         parts += [f"**{shape}**", markdown(HEADINGS, lines)]
+    if alone := [f"- {v.target.group}, {v.target}; {v.word}." for v in found if v.block is None]:
+        parts.append("\n".join(alone))
     for axis, label in AXES.items():
         picture = path.with_name(f"{path.stem}_{axis}.png")
         if picture.exists():
@@ -126,8 +129,8 @@ def _shape(block: Block) -> str:
     return f"{block.tokens:,} tokens, width {block.width:,}, {block.words:,} words, {block.dtype}"
 
 
-def _line(verdict: Verdict) -> list[str]:
-    block, target, own = verdict.block, verdict.target, verdict.own
+def _line(verdict: Verdict, block: Block) -> list[str]:
+    target, own = verdict.target, verdict.own
     time = target.what == "time"
     return [
         target.contender.removeprefix("uncork "),

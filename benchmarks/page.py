@@ -72,10 +72,14 @@ def _run_of(row: Row) -> str:
 
 
 def _targets(found: list[Verdict]) -> str:
-    if not found:
-        return "No row has a target."
     lines = [
-        [v.target.group, str(v.target), v.block.setting, "" if v.found is None else _amount(v), v.word]
+        [
+            v.target.group,
+            str(v.target),
+            "" if v.block is None else v.block.setting,
+            "" if v.found is None else _amount(v),
+            v.word,
+        ]
         for v in found
     ]
     return f"{tally(found)}\n\n{markdown(['shape', 'target', 'setting', 'found', 'verdict'], lines)}"

@@ -52,10 +52,13 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target in one block: what was found, None where it could not be, and whether it is met."""
+    """A target in one block: what was found, None where it could not be, and whether it is met.
+
+    Without a block, nothing that was measured tells.
+    """
 
     target: Target
-    block: Block
+    block: Block | None
     found: float | None
     note: str = ""
     own: Row | None = None
@@ -73,13 +76,16 @@ class Verdict:
 
 
 def verdicts(rows: list[Row]) -> list[Verdict]:
-    """Every target in every block of its group; one on memory only where memory was measured."""
+    """Every target in every block of its group that tells, and once by itself where there is none."""
     blocks = by_block(rows)
     found = []
     for target in TARGETS:
-        for block, row_of in blocks.items():
-            if block.group == target.group and not (target.what == "memory" and block.mode != CALLS):
-                found.append(_verdict(target, block, row_of))
+        own = {block: row_of for block, row_of in blocks.items() if block.group == target.group}
+        telling = {b: row_of for b, row_of in own.items() if target.what == "time" or b.mode == CALLS}
+        found += [_verdict(target, block, row_of) for block, row_of in telling.items()]
+        if not telling:
+            missing = "no rows of calls, and CUDA graphs tell no memory" if own else "no rows of this shape"
+            found.append(Verdict(target, None, None, missing))
     return found
 
 

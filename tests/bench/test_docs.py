@@ -59,6 +59,9 @@ def test_a_line_for_each_target(results):
     assert scale[3:] == ["", "", "at most 1.03x", "not measured: it broke", ""]
     (mixture,) = [line for line in cells(penn) if line[0] == "MoS"]
     assert mixture[2:] == ["graph", "2.000", "0.250x torch eager MoS", "at most 0.333x", "met", ""]
+    alone = [line for line in text.splitlines() if line.startswith("- ")]
+    memory = "- penn, uncork MoS: at most 150 MiB beyond the gradients; not measured: no rows of calls"
+    assert [line for line in alone if line.startswith(memory)] == alone[2:3] and len(alone) == 6
     figures = [line for line in text.splitlines() if line.startswith("![")]
     assert figures == [
         "![Time and peak extra memory against words V](../benchmarks/results/gpu_card_2026-11-02_V.png)"

@@ -167,8 +167,11 @@ def test_old_rows_may_lack_a_column(tmp_path):
 
 
 def verdict_words(rows: list[Row]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Of the targets that there are rows for."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for v in targets.verdicts(rows):
+        if v.block is None:
+            continue
         key = (v.target.contender, v.target.what)
         found.setdefault(key, []).append((v.word, "" if v.found is None else f"{v.found:.2f}"))
     return found
@@ -193,10 +196,25 @@ def test_targets_are_met_missed_or_not_measured():
     assert found[who.SCALE, "time"] == [("not measured: it broke", "")]
     assert found[who.SOFTCAP, "time"] == [("not measured: no row of uncork SoftCap", "")]
     text = page.text(rows)
-    assert "3 met, 2 missed, 3 not measured." in text
+    others = sum(target.group != "large" for target in targets.TARGETS)
+    assert f"3 met, 2 missed, {3 + others} not measured." in text
     assert "- CCE: not measured, ImportError: no" in text
     slower = [replace(r, ms=60.0) if r.contender == who.PLIF_ else r for r in rows]
     assert verdict_words(slower)[who.PLIF_, "time"] == [("missed", "1.36"), ("missed", "1.20")]
+
+
+def test_a_target_that_no_row_tells_of_is_not_measured():
+    """Memory, which CUDA graphs do not tell, and all of a group without rows; each once, on the page too."""
+    penn = replace(BLOCK, group="penn", mode=groups.GRAPH)
+    rows = [row(who.MOS, 1.0, replace(penn, spread=spread)) for spread in (0.3, 3.5)]
+    found = targets.verdicts(rows)
+    assert {v.target for v in found} == set(targets.TARGETS)
+    word = "not measured: no rows of calls, and CUDA graphs tell no memory"
+    assert [v.word for v in found if (v.target.group, v.target.what) == ("penn", "memory")] == [word]
+    assert {v.word for v in found if v.target.group == "wide"} == {"not measured: no rows of this shape"}
+    lines = [[cell.strip() for cell in line.split("|")] for line in page.text(rows).splitlines()]
+    limit = "uncork MoS: at most 150 MiB beyond the gradients"
+    assert [line[1:-1] for line in lines if limit in line] == [["penn", limit, "", "", word]]
 
 
 def test_a_target_compares_only_within_a_block():
