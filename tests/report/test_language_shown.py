@@ -41,10 +41,12 @@ def test_costs_fall_back_on_the_metrics_and_compare_one_hardware_only():
     ]
     records[2]["provenance"]["hardware"] = "another machine"
     table = tables.cost_table(only(*records))
-    assert cells(table, "softmax")["seconds per epoch"] == "10"
+    assert cells(table, "softmax")["training seconds per epoch"] == "10"
     plif, mos = cells(table, "PLIF from the identity"), cells(table, "MoS")
     assert plif["against softmax"] == "1.50x" and plif["peak memory, MiB"] == "3"
-    assert mos["seconds per epoch"] == "40" and mos["against softmax"] == mos["peak memory, MiB"] == "–"
+    assert (
+        mos["training seconds per epoch"] == "40" and mos["against softmax"] == mos["peak memory, MiB"] == "–"
+    )
 
 
 def test_costs_are_compared_with_runs_of_the_same_time():
@@ -61,7 +63,7 @@ def test_costs_are_compared_with_runs_of_the_same_time():
     assert cells(table, "PLIF from the identity")["against softmax"] == "1.10x"
     assert cells(table, "learned temperature")["against softmax"] == "1.05x"
     assert (
-        cells(table, "softmax")["seconds per epoch"] == "15"
+        cells(table, "softmax")["training seconds per epoch"] == "15"
         and cells(table, "softmax")["against softmax"] == "1.00x"
     )
     # With none of its time, it is compared with one that had as much company: here none.
@@ -72,6 +74,21 @@ def test_costs_are_compared_with_runs_of_the_same_time():
         extra["provenance"]["started"] = "2026-01-02T00:00:01+00:00"
         records.append(extra)
     assert cells(tables.cost_table(only(*records)), "PLIF from the identity")["against softmax"] == "–"
+
+
+def test_seconds_of_runs_that_were_not_made_alike_are_a_range():
+    """A seed with another beside it, one on other hardware and one of other code have no mean together."""
+    shown = lambda records: cells(tables.cost_table(only(*records)), "softmax")["training seconds per epoch"]
+    records = [run("penn_softmax", seed, 60.0, seconds_per_epoch=s) for seed, s in ((1, 4.53), (2, 6.27))]
+    assert shown(records) == "5.4"
+    beside = run("penn_plif", 2, 59.0)
+    assert shown([*records, beside]) == "4.5 to 6.3"
+    records[1]["result"]["seconds_per_epoch"] = 14.6
+    for name, other in (("hardware", "another machine"), ("commit", "def")):
+        changed = [records[0], records[1] | {"provenance": records[1]["provenance"] | {name: other}}]
+        assert shown(changed) == "4.5 to 15"
+    records[1]["result"]["seconds_per_epoch"] = 4.54
+    assert shown([*records, beside]) == "4.5"
 
 
 def test_runs_of_another_corpus_count_as_company():
@@ -157,6 +174,15 @@ def test_every_run_is_listed_with_its_command():
     row = dict(zip(table.columns, (text for text, _ in table.rows[0]), strict=True))
     assert row["command"] == "uncork train penn_softmax seed=1 epochs=6"
     assert (row["best epoch"], row["averaged from"], row["seconds"]) == ("6 of 6", "4", "66")
+    assert row["commit"] == "abc"
+    resumed = run("penn_softmax", 1, 60.0)
+    first = resumed["provenance"] | {"commit": "0123456789ab"}
+    later = [first | {"step": 250}, first | {"step": 350, "commit": "ba9876543210+changes"}]
+    resumed["provenance"] = first | {"resumed": later}
+    assert cells(tables.run_table(only(resumed)), "softmax")["commit"] == "0123456, ba98765+changes"
+    unknown = run("penn_softmax", 1, 60.0)
+    unknown["provenance"]["commit"] = None
+    assert cells(tables.run_table(only(unknown)), "softmax")["commit"] == "–"
     foreign = run("penn_softmax", 1, 60.0) | {"overrides": None}
     foreign["config"]["name"] = "mine"
     assert "not a recipe of this package" in tables.run_table(only(foreign)).rows[0][-1][0]

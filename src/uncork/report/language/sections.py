@@ -49,10 +49,7 @@ def _origins(trial: Trial) -> Section:
     paragraphs = [*reading.left_out(trial), *reading.carried(trial)]
     shown = [tables.run_table(trial)] if trial.arms else []
     if shown:
-        paragraphs.append(
-            "Commands are those of the commit named below. Seconds are by the clock: runs that share a "
-            "machine slow each other."
-        )
+        paragraphs.append("Seconds are by the clock: runs that share a machine slow each other.")
     everyone = [*trial.runs, *trial.unfinished]
     paragraphs += sorted({origin(each) for run in everyone for each in run.origins})
     return Section(f"{trial.anchor}-runs", f"Runs: {trial.title}", paragraphs, [], shown)

@@ -82,20 +82,39 @@ def cost_table(trial: Trial) -> Table:
     """Parameters, seconds and memory; ratios are to softmax on the same hardware."""
     rows = []
     for arm in trial.arms:
-        seconds = [run.seconds_per_epoch for run in arm.runs if run.seconds_per_epoch]
         ratios = [ratio for run in arm.runs if (ratio := _against_softmax(trial, arm, run))]
         peaks = [peak for run in arm.runs if (peak := (run.result or {}).get("peak_memory_bytes"))]
         rows.append(
             [
                 (arm.label, False),
                 (f"{arm.values('parameters')[0]:,}", False),
-                (f"{mean(seconds):.3g}" if seconds else NONE, False),
+                (_training_seconds(trial, arm), False),
                 (f"{mean(ratios):.2f}x" if ratios else NONE, False),
                 (f"{max(peaks) / 2**20:,.0f}" if peaks else NONE, False),
             ]
         )
-    columns = ["head", "parameters", "seconds per epoch", "against softmax", "peak memory, MiB"]
+    columns = ["head", "parameters", "training seconds per epoch", "against softmax", "peak memory, MiB"]
     return Table("Cost; ratios are to softmax runs under the same load", columns, rows)
+
+
+def _training_seconds(trial: Trial, arm: Arm) -> str:
+    """Per epoch: the mean of runs made under one load by the same code, the range of others."""
+    timed = [run for run in arm.runs if run.seconds_per_epoch]
+    seconds = [run.seconds_per_epoch or 0.0 for run in timed]
+    if not seconds:
+        return NONE
+    made = {(run.provenance.get("hardware"), _commits(run), _company(trial, run)) for run in timed}
+    if len(made) == 1:
+        return f"{mean(seconds):.3g}"
+    low, high = (f"{value:.1f}" if value < 10.0 else f"{value:.0f}" for value in (min(seconds), max(seconds)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _commits(run: Run) -> str:
+    """Short, those it went on under too."""
+    known = [origin.get("commit") or NONE for origin in run.origins]
+    short = [commit[:7] + "+changes" * commit.endswith("+changes") for commit in known]
+    return ", ".join(dict.fromkeys(short))
 
 
 def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
@@ -168,7 +187,7 @@ def _moved(found: list[dict[str, Any]], key: str) -> str:
 
 
 def run_table(trial: Trial) -> Table:
-    """Every run by itself, with the command that makes it."""
+    """Every run by itself, with the command that makes it at its commit."""
     rows = []
     for arm in trial.arms:
         for run in arm.runs:
@@ -181,8 +200,9 @@ def run_table(trial: Trial) -> Table:
                 f"{run.best_epoch or NONE} of {result['epochs']}",
                 str(run.averaged_from or NONE),
                 f"{run.seconds:,.0f}",
+                _commits(run),
                 run.command,
             ]
             rows.append([(text, False) for text in texts])
-    columns = ["head", "seed", "valid", "test", "best epoch", "averaged from", "seconds", "command"]
+    columns = ["head", "seed", "valid", "test", "best epoch", "averaged from", "seconds", "commit", "command"]
     return Table("Runs", columns, rows)
