@@ -47,4 +47,4 @@ docs: $(STAMP)  ## build the documentation into site/
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) site build dist demo .pytest_cache .ruff_cache .hypothesis src/*.egg-info
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
