@@ -90,7 +90,7 @@ def make_loss(name: str, block: Block, device: str, backend: str, compiler: str 
     return makers[name]()
 
 
-def truth(name: str, block: Block, device: str) -> Loss:
+def truth(name: str, block: Block, device: str) -> Eager:
     """The same loss in plain torch, for float64."""
     function = {
         PLIF_: lambda: NaivePLIF(learned_plif(block, device)),

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import losses, measure, table
-from benchmarks.losses import Eager, EagerMixture, Loss, OurMixture, Ours, Problem, Sizes
+from benchmarks.losses import Eager, EagerMixture, Loss, NaivePLIF, OurMixture, Ours, Problem, Sizes
 from uncork import ops
 from uncork.functions import PLIF, MonotoneNetwork, Scale
 from uncork.ops import cpu_pass, pointwise, torch_pass
@@ -56,6 +56,12 @@ CONTENDERS: dict[str, Callable[[], Loss]] = {
     "torch eager MoS K=5": EagerMixture,
     "uncork MoS K=5": OurMixture,
 }
+# The functions in plain torch, by a part of the contender's name.
+FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
+    "Scale": Scale,
+    "PLIF": lambda: NaivePLIF(PLIF()),
+    "Network": lambda: MonotoneNetwork(10),
+}
 # What this project aims at, as multiples of the time of torch eager.
 TARGETS = {
     "uncork softmax": 1.05,
@@ -76,18 +82,13 @@ def step_of(name: str, problem: Problem) -> measure.Step:
 
 
 def gate() -> list[str]:
-    """Contenders whose loss or weight gradient is not torch's own in float64; empty when all is well.
-
-    Every function starts at the identity or close to it, so all plain heads share one truth.
-    """
+    """Contenders whose loss or gradients are not torch's own in float64; empty when all is well."""
     problem, wide = make_problem((64, 16, 301)), make_problem((64, 16, 301), torch.float64)
     red = []
     for name, make in available().items():
-        truth = EagerMixture() if "MoS" in name else Eager()
-        # A network is only close to the identity: its own exact loss is the reference.
-        if "Network" in name:
-            truth = Eager(MonotoneNetwork(10).double())
-        red += losses.disagreement(name, make(), truth, problem, wide)
+        function = next((make() for part, make in FUNCTIONS.items() if part in name), None)
+        truth = (EagerMixture if "MoS" in name else Eager)(function)
+        red += losses.disagreement(name, make(), truth.double(), problem, wide)
     return red
 
 

@@ -33,6 +33,8 @@ SPREADS, MODES = groups.SPREADS, (groups.CALLS, groups.GRAPH)
 # How a sample is started; see `Device.seconds`. Older rows do not say.
 SAMPLED = "right after a call"
 GATED = (who.SOFTMAX, who.PLIF_, who.SIGSOFTMAX, who.SOFTCAP, who.SCALE, who.MOS, who.MOS_PLIF)
+# How wrong a gradient may be beside twice torch's own error: in the low ones two roundings.
+TOLERANCE = {"float32": 1e-4, "tf32": 2.0**-9, "bf16": 2.0**-6}
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,39 @@ def run(options: Options, out: Path) -> int:
 
 
 def gate(options: Options) -> list[str]:
-    """Our losses that are not, in float32, those of plain torch in float64; empty when all is well."""
-    block = Block("gate", "", 64, 16, 301, 999, 3, "float32", 3.5, groups.CALLS)
-    problem, wide = (_problem(block, options.device, dtype) for dtype in (torch.float32, torch.float64))
+    """Our losses that are not those of plain torch in float64; empty when all is well."""
+    red = []
+    for block in gate_blocks(options.tiny):
+        with precision_of(block.dtype):
+            red += [f"{line} ({block})" for line in _wrong(block, options)]
+    return red
+
+
+def gate_blocks(tiny: bool) -> tuple[Block, ...]:
+    """Between them every kernel that is timed runs, but for `tiny`, which any machine can do.
+
+    Long rows in bfloat16 are counted, or folded, and short ones have a compressed table.
+    """
+    words, knots = (2_000, 4_000) if tiny else (40_000, 100_000)
+    plain = Block("gate", "", 64, 16, 301, 999, 3, "float32", 3.5, groups.CALLS)
+    short = replace(plain, knots=knots)
+    long = replace(short, words=words, components=0, dtype="bf16")
+    return plain, long, replace(short, dtype="tf32"), replace(short, dtype="bf16")
+
+
+def _wrong(block: Block, options: Options) -> list[str]:
+    dtype = DTYPES.get(block.dtype, torch.float32)
+    drawn = _problem(block, options.device, torch.float32)
+    own, single, wide = (losses.on_grid(drawn, t) for t in (dtype, torch.float32, torch.float64))
     red = []
     for name in GATED:
+        if "MoS" in name and not block.components:
+            continue
         loss = who.make_loss(name, block, options.device, options.backend)
-        exact = who.truth(name, block, options.device)
-        red += losses.disagreement(name, loss, exact, problem, wide)
+        exact, plain = (who.truth(name, block, options.device) for _ in range(2))
+        # A table reads logits of float32, whatever the input's dtype.
+        yardstick = plain.float(), single if "PLIF" in name else own
+        red += losses.disagreement(name, loss, exact, own, wide, TOLERANCE[block.dtype], yardstick)
     return red
 
 
