@@ -23,7 +23,7 @@ from tests.helpers import (
     rms,
     truth,
 )
-from uncork.functions import PLIF
+from uncork.functions import PLIF, Scale
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -55,6 +55,23 @@ def test_expanded_input(backend):
     rows = case.to(torch.float64)
     rows.upstream = None
     torch.testing.assert_close(grad, truth(rows, backend)["input"].sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize("function", [None, Scale(1.3), Scale(0.7)], ids=["identity", "above", "below"])
+@pytest.mark.parametrize("size", [60.0, 1e3, 1e5, 1e8, 1e18, 1e30])
+@over_backends
+def test_a_word_that_is_certain_costs_nothing(backend, size, function):
+    """However large the logits: the highest cancels exactly."""
+    weight = torch.tensor([[1.0], [-1.0], [0.5]], device=DEVICE, requires_grad=True)
+    function = copy.deepcopy(function)
+    function = function if function is None else function.to(DEVICE)
+    with backend.on():
+        loss = uncork.linear_cross_entropy(
+            torch.tensor([[size]], device=DEVICE), weight, torch.zeros(1, dtype=torch.int64, device=DEVICE),
+            function=function, backend=backend.name,
+        )  # fmt: skip
+        loss.backward()
+    assert 0.0 <= loss.item() < 1e-5 and weight.grad is not None and weight.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32, torch.int64])

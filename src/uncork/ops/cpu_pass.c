@@ -88,9 +88,9 @@ INLINE float row_max(const float *z, int64_t words) {
     return top;
 }
 
-/* e_j = exp(f(z_j) - f_max); returns their sum. f is increasing, so f_max = f(max z). */
+/* e_j = exp(f(z_j) - top), where top = f(highest z), the highest f since f is increasing; returns their sum. */
 INLINE double exponentials(const Pass *p, int kind, const float *restrict z, float *restrict e,
-                           int32_t *restrict index, float top) {
+                           int32_t *restrict index, float highest, float top) {
     const float step = (float)(2.0 * p->bound / (double)p->knots), half = 0.5f * (float)p->knots;
     const float bound = (float)p->bound, last = (float)(p->knots - 1), scale = p->scale;
     const float *restrict value = p->value, *restrict slope = p->slope;
@@ -102,13 +102,13 @@ INLINE double exponentials(const Pass *p, int kind, const float *restrict z, flo
 #pragma omp simd reduction(+ : part)
         for (int64_t j = start; j < stop; j++) {
             float f = z[j];
-            if (kind == SCALE) f *= scale;
             if (kind == TABLE) {
                 int32_t i = interval(z[j], bound, step, last);
                 index[j] = i;
                 f = value[i] + slope[i] * offset_in(z[j], i, half, step);
             }
-            e[j] = exp_nonpositive(f - top);
+            /* Scaled after the subtraction: a fused multiply-add of the highest would not cancel to 0. */
+            e[j] = exp_nonpositive(kind == SCALE ? scale * (z[j] - highest) : f - top);
             part += e[j];
         }
         total += part;
@@ -184,8 +184,8 @@ INLINE void token(const Pass *p, int kind, int64_t n, float *e, int32_t *index, 
         return;
     }
     for (int64_t k = 0; k < K; k++) {
-        float top = apply(p, kind, row_max(z + k * V, V));
-        total[k] = exponentials(p, kind, z + k * V, e + k * V, index + k * V, top);
+        float highest = row_max(z + k * V, V), top = apply(p, kind, highest);
+        total[k] = exponentials(p, kind, z + k * V, e + k * V, index + k * V, highest, top);
         lse[k] = top + log(total[k]);
         squares += lse[k] * lse[k];
         if (!dense) {

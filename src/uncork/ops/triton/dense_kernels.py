@@ -94,7 +94,7 @@ def distribution_kernel(
 
     lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
-    tl.store(loss_ptr + token, z_loss * squares - log_p)
+    tl.store(loss_ptr + token, tl.where(z_loss == 0.0, 0.0, z_loss * squares) - log_p)
     if WANT_GRADIENT:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         share_K = scale * share_K

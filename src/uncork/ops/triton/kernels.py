@@ -139,8 +139,9 @@ def token_kernel(
     log_p = top + tl.log(total)
     lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
+    penalty = tl.where(z_loss == 0.0, 0.0, z_loss * squares)  # the square of a large one is infinite
     # A word of weight 0 adds 0 even where its probability is 0.
-    loss = tl.where(valid, z_loss * squares - tl.where(weight == 0.0, 0.0, weight * log_p), 0.0)
+    loss = tl.where(valid, penalty - tl.where(weight == 0.0, 0.0, weight * log_p), 0.0)
     if not DENSE:
         loss = tl.where(valid & (target != word), float("nan"), loss)
     tl.store(loss_ptr + token, loss)
