@@ -113,6 +113,29 @@ def test_made_on_a_device_and_in_a_dtype(make):
     assert all(p.is_meta and p.dtype == torch.float64 for p in f.parameters())
 
 
+@pytest.mark.parametrize("function", LEARNABLE)
+def test_made_under_a_default_device(function):
+    """As deferred initialisation does; the bound of a PLIF is a number wherever its slopes are."""
+    f = ALL_FUNCTIONS[function]()
+    with torch.device("meta"):
+        hollow = ALL_FUNCTIONS[function]()
+        state = f.state_dict()
+    assert all(p.is_meta for p in hollow.parameters())
+    assert not any(t.is_meta for t in state.values())
+    filled = hollow.to_empty(device="cpu")
+    filled.load_state_dict(state)
+    assert torch.equal(filled(X), f(X))
+
+
+@pytest.mark.parametrize(
+    "make", [functions.Scale, functions.PLIF, lambda **to: functions.MonotoneNetwork(3, skip=True, **to)]
+)
+def test_a_device_of_its_own_goes_before_the_default_one(make):
+    with torch.device("meta"):
+        f = make(device="cpu")
+    assert torch.equal(f(X), make()(X))
+
+
 def test_default_dtype(monkeypatch):
     torch.set_default_dtype(torch.float64)
     try:

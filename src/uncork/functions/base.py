@@ -1,6 +1,7 @@
 """What every increasing function is: elementwise, increasing, with a known slope."""
 
 import abc
+import math
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,5 @@ class AbstractMonotone(nn.Module, abc.ABC):
 
 def inverse_softplus(value: float) -> float:
     """v with softplus(v) = value."""
-    v = torch.tensor(value, dtype=torch.float64)
     # log(exp(value) - 1), written so that large values do not overflow.
-    return float(v + torch.log(-torch.expm1(-v)))
+    return value + math.log(-math.expm1(-value))

@@ -63,7 +63,7 @@ class MonotoneNetwork(AbstractMonotone):
         gap = 2.0 * CENTRES / self.units
         height = gap if self.raw_a is None else gap / 2
         steepness = 2.0 / gap
-        centres = (torch.arange(self.units, dtype=torch.float64) + 0.5) * gap - CENTRES
+        centres = (torch.arange(self.units, dtype=torch.float64, device="cpu") + 0.5) * gap - CENTRES
         self.raw_u.fill_(inverse_softplus(steepness))
         self.raw_v.fill_(inverse_softplus(height))
         self.b.copy_(-steepness * centres)

@@ -55,7 +55,7 @@ class PLIF(AbstractMonotone):
             nn.init.constant_(self.v, one)
             return
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
-        noise = torch.randn(self.knots, generator=generator, dtype=torch.float64)
+        noise = torch.randn(self.knots, generator=generator, dtype=torch.float64, device="cpu")
         with torch.no_grad():
             self.v.copy_(noise + one)
 
@@ -150,7 +150,7 @@ class PLIF(AbstractMonotone):
 
     def get_extra_state(self) -> Tensor:
         """The bound goes with the slopes: a table read with another bound is another function."""
-        return torch.tensor(self.bound, dtype=torch.float64)
+        return torch.tensor(self.bound, dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         self.bound = positive("bound", float(state))
