@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 import uncork
@@ -307,6 +308,25 @@ def test_detect_nonfinite_names_word_and_component(backend):
         case.bias[7] = torch.inf
     with uncork.detect_nonfinite(), pytest.raises(FloatingPointError, match="component 0, word 7 .inf"):
         ours(case, backend)
+
+
+class Clipped(nn.Module):
+    """A stranger's function; without limits it is the identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("limits", torch.tensor([-torch.inf, torch.inf]))
+
+    def forward(self, z):
+        return z.clamp(self.limits[0].to(z.dtype), self.limits[1].to(z.dtype))
+
+
+@over_backends
+def test_a_function_may_hold_infinity_in_a_buffer(backend):
+    case = make_case((5,))
+    expected = ours(case, backend)
+    case.function = Clipped().to(DEVICE)
+    assert_same(ours(case, backend), expected, rtol=1e-11, atol=1e-12)
 
 
 @over_fused

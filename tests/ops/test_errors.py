@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import uncork
-from tests.helpers import ALL_BACKENDS, DEVICE, TRITON, over_backends, reads_values
+from tests.helpers import ALL_BACKENDS, DEVICE, TRITON, over_backends, over_fused, reads_values
+from uncork import functions
 from uncork.ops.dispatch import BACKENDS
 
 
@@ -42,6 +43,32 @@ class Doubling(nn.Module):
         return torch.cat([z, z], -1)
 
 
+class Shifted(nn.Module):
+    """A stranger's function with a buffer."""
+
+    def __init__(self, shift: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("shift", shift)
+
+    def forward(self, z):
+        return z + self.shift
+
+
+class Exponential(nn.Module):
+    """Increasing, and infinite from 710 on."""
+
+    def forward(self, z):
+        return z.exp()
+
+
+def broken(function):
+    """The function after a training that diverged."""
+    with torch.no_grad():
+        next(function.parameters()).view(-1)[0] = torch.nan
+    return function.to(DEVICE)
+
+
+NOT_FINITE = "`function`.*finite parameters and values, got NaN or infinity.*Load an earlier state"
 # What is wrong: changed arguments, the kind of error, and the parts of its message in order.
 WRONG = {
     "input is a list": ({"input": [[1.0]]}, TypeError, "`input` must be a torch.Tensor, got list"),
@@ -175,7 +202,7 @@ WRONG = {
     "infinite z-loss": ({"z_loss": float("inf")}, ValueError, "`z_loss`.*finite.*inf"),
     "z-loss is a bool": ({"z_loss": True}, TypeError, "`z_loss` must be a number, got True"),
     "function is a class": (
-        {"function": uncork.functions.PLIF},
+        {"function": functions.PLIF},
         TypeError,
         "`function`.*nn.Module.*got the class PLIF. Make an instance",
     ),
@@ -185,9 +212,27 @@ WRONG = {
         "`function`.*nn.Module.*got function.*forward",
     ),
     "function on another device": (
-        {"function": uncork.functions.Scale(device="meta")},
+        {"function": functions.Scale(device="meta")},
         ValueError,
         "`function`.*on (cpu|cuda.*).*its v is on meta.*to()",
+    ),
+    "function with a buffer on another device": (
+        {"function": Shifted(torch.zeros((), device="meta"))},
+        ValueError,
+        "`function`.*on (cpu|cuda.*).*its shift is on meta.*to()",
+    ),
+    "scale is not finite": ({"function": broken(functions.Scale())}, ValueError, NOT_FINITE),
+    "slopes are not finite": ({"function": broken(functions.PLIF(10))}, ValueError, NOT_FINITE),
+    "network is not finite": ({"function": broken(functions.MonotoneNetwork(3))}, ValueError, NOT_FINITE),
+    "exact network is not finite": (
+        {"function": broken(functions.MonotoneNetwork(3, tabulate=False))},
+        ValueError,
+        NOT_FINITE,
+    ),
+    "table of what is not finite": (
+        {"function": broken(functions.Tabulated(functions.Scale(), knots=10))},
+        ValueError,
+        NOT_FINITE,
     ),
     "unknown backend": ({"backend": "magic"}, ValueError, "`backend` must be one of auto, .*got 'magic'"),
 }
@@ -211,6 +256,7 @@ READ_ON_CPU_ONLY = {
     "distribution is negative",
     "distribution is NaN",
     "distribution does not sum to 1",
+    *(name for name, (_, _, message) in WRONG.items() if message == NOT_FINITE),
 }
 over_wrong = lambda names: pytest.mark.parametrize(
     "wrong", [pytest.param(w, marks=reads_values) if w in READ_ON_CPU_ONLY else w for w in names]
@@ -289,6 +335,14 @@ def test_a_function_that_is_not_elementwise(backend):
     message = rf"`function` must be elementwise.*returned \(.*\b{double}\b"
     with backend.on(), pytest.raises(ValueError, match=message):
         uncork.linear_cross_entropy(**valid(function=Doubling(), backend=backend.name))
+
+
+@reads_values
+@over_fused
+def test_a_table_of_what_overflows(backend, no_work):
+    function = functions.Tabulated(Exponential(), knots=10, bound=1e3)
+    with backend.on(), pytest.raises(ValueError, match=NOT_FINITE + ".*smaller bound"):
+        uncork.linear_cross_entropy(**valid(function=function, backend=backend.name))
 
 
 def test_triton_where_it_cannot_run(monkeypatch):

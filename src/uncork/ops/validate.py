@@ -4,6 +4,7 @@ All but `values` read shapes and dtypes and run anywhere. `values` reads the tar
 accelerator, where it would wait for the device, only inside `uncork.detect_nonfinite`.
 """
 
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any
 
@@ -175,11 +176,11 @@ def function(value: Any, device: torch.device) -> None:
             "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
             f"{came}. Make an instance of a class; give a formula a module's forward."
         )
-    for name, parameter in value.named_parameters():
-        if parameter.device != device:
+    for name, held in chain(value.named_parameters(), value.named_buffers()):
+        if held.device != device:
             raise ValueError(
                 f"`function` must be on {device} as the input is, but its {name} is on "
-                f"{parameter.device}. Move it with .to()."
+                f"{held.device}. Move it with .to()."
             )
 
 
