@@ -18,6 +18,11 @@ WRONG = [
     (lambda: functions.PLIF(init="ones"), ValueError, '`init` must be "identity" or "random", got \'ones\''),
     (lambda: functions.PLIF(seed=-1), ValueError, "`seed` must be at least 0, got -1"),
     (lambda: functions.PLIF(seed=1.5), TypeError, "`seed` must be an int, got 1.5"),
+    (
+        lambda: functions.PLIF(10, init="random", seed=2**70),
+        ValueError,
+        r"`seed` must be below 2\^64, got 118",
+    ),
     (lambda: functions.PLIF(knot=5), TypeError, "unexpected keyword argument 'knot'"),
     (lambda: functions.Scale(0.0), ValueError, "`init` must be above 0, got 0.0"),
     (lambda: functions.Scale(float("nan")), ValueError, "`init` must be finite, got nan"),

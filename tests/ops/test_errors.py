@@ -73,6 +73,11 @@ NOT_FINITE = "`function`.*finite parameters and values, got NaN or infinity.*Loa
 WRONG = {
     "input is a list": ({"input": [[1.0]]}, TypeError, "`input` must be a torch.Tensor, got list"),
     "input is integer": ({"input": torch.ones(N, D).long()}, TypeError, "`input`.*floating.*int64.*float()"),
+    "input of 8 bits": (
+        {"input": torch.ones(N, D).to(torch.float8_e4m3fn)},
+        TypeError,
+        "`input`.*16 bits.*floating.*float8_e4m3fn.*float()",
+    ),
     "input is too wide": (
         {"input": torch.randn(N, D + 1)},
         ValueError,
@@ -93,6 +98,11 @@ WRONG = {
         {"linear_weight": torch.randn(V)},
         ValueError,
         r"`linear_weight`.*\(words, width\).*\(5,\)",
+    ),
+    "weight of 8 bits": (
+        {"linear_weight": torch.ones(V, D).to(torch.float8_e5m2)},
+        TypeError,
+        "`linear_weight`.*16 bits.*floating.*float8_e5m2.*float()",
     ),
     "weight is None": (
         {"linear_weight": None},
@@ -124,7 +134,17 @@ WRONG = {
     "target is boolean": (
         {"target": torch.zeros(N).bool()},
         TypeError,
-        "`target`.*indices.*distributions.*bool",
+        "`target`.*indices.*distributions.*bool.*Convert",
+    ),
+    "target is complex": (
+        {"target": torch.zeros(N).cfloat()},
+        TypeError,
+        "`target`.*indices.*distributions.*complex64.*Convert",
+    ),
+    "target of 8 bits": (
+        {"target": dense(at=0.2).to(torch.float8_e4m3fn)},
+        TypeError,
+        "`target`.*16 bits.*floating.*float8_e4m3fn.*float()",
     ),
     "target is floating by mistake": (
         {"target": torch.zeros(N)},

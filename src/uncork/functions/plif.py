@@ -45,6 +45,8 @@ class PLIF(AbstractMonotone):
             raise ValueError(f'`init` must be "identity" or "random", got {init!r}.')
         self.init = init
         self.seed = None if seed is None else at_least("seed", seed, 0)
+        if seed is not None and seed >= 2**64:
+            raise ValueError(f"`seed` must be below 2^64, got {seed}. Pass a smaller number such as 0.")
         self.v = nn.Parameter(torch.empty(knots, device=device, dtype=dtype))
         self.reset_parameters()
 

@@ -16,6 +16,8 @@ from uncork.ops.problem import Problem
 
 
 REDUCTIONS = ("mean", "sum", "none")
+# Not float8, which is for storing: a plain matrix product does not take it.
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def tensor(name: str, value: Any) -> Tensor:
@@ -28,10 +30,11 @@ def tensor(name: str, value: Any) -> Tensor:
 
 
 def floating(name: str, value: Any) -> Tensor:
-    """`value` itself, if it is a tensor of floating dtype."""
-    if not tensor(name, value).is_floating_point():
+    """`value` itself, if it is a tensor of floating dtype, not below 16 bits."""
+    if tensor(name, value).dtype not in FLOATING:
         raise TypeError(
-            f"`{name}` must have a floating dtype, got {value.dtype}. Convert it, e.g. with .float()."
+            f"`{name}` must have at least 16 bits and a floating dtype, got {value.dtype}. Convert it, e.g. "
+            "with .float()."
         )
     return value
 
@@ -98,9 +101,11 @@ def target(value: Any, leading: tuple[int, ...], words: int, device: torch.devic
     if value.dtype == torch.bool or value.is_complex():
         raise TypeError(
             f"`target` must hold word indices (an integer dtype) or distributions (a floating one), "
-            f"got {value.dtype}."
+            f"got {value.dtype}. Convert it with .long() or .float()."
         )
     dense = value.is_floating_point()
+    if dense:
+        floating("target", value)
     expected = (*leading, words) if dense else leading
     if tuple(value.shape) != expected:
         kind = "distributions over words" if dense else "word indices"
