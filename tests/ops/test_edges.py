@@ -329,6 +329,34 @@ def test_a_function_may_hold_infinity_in_a_buffer(backend):
     assert_same(ours(case, backend), expected, rtol=1e-11, atol=1e-12)
 
 
+class Cast(nn.Module):
+    """A stranger's function that returns another dtype than it is given."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.factor = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, z):
+        return (self.factor.to(z.dtype) * z).to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@over_backends
+def test_a_function_may_return_another_dtype(backend, dtype):
+    """Its values are rounded as that dtype does, and the loss goes on in the dtype of the logits."""
+    case = make_case((9,), dtype=torch.float32)
+    case.function = Cast(torch.float32).to(DEVICE)
+    expected = ours(case, backend)
+    case.function = Cast(dtype).to(DEVICE)
+    found = ours(case, backend)
+    assert {name: g.dtype for name, g in found.items()} == {name: g.dtype for name, g in expected.items()}
+    step = max(torch.finfo(dtype).eps, 1e-6)
+    torch.testing.assert_close(found["loss"], expected["loss"], rtol=8 * step, atol=8 * step)
+    if not backend.tabulates:  # the slopes of a table whose values are rounded are of any size
+        assert_same(found, ours(case, REFERENCE), rtol=4 * step, atol=0)
+
+
 @over_fused
 def test_low_precision_results(backend):
     """bfloat16 in: a float32 loss, gradients in the dtype of what they belong to."""

@@ -352,9 +352,22 @@ def test_misspelt_keywords_are_not_swallowed():
 def test_a_function_that_is_not_elementwise(backend):
     # It is called on logits, or on the 100,001 knots of a table.
     double = 2 * 100_001 if backend.tabulates else 2 * V
-    message = rf"`function` must be elementwise.*returned \(.*\b{double}\b"
+    message = rf"`function` must be elementwise.*returned \(.*\b{double}\b.*Let its forward"
     with backend.on(), pytest.raises(ValueError, match=message):
         uncork.linear_cross_entropy(**valid(function=Doubling(), backend=backend.name))
+
+
+class Rounded(nn.Module):
+    def forward(self, z):
+        return z.long()
+
+
+@over_backends
+def test_a_function_that_returns_integers(backend):
+    given = "float64" if backend.tabulates else "float32"
+    message = rf"`function` must return a floating dtype, got torch.int64 for logits of torch.{given}. Comp"
+    with backend.on(), pytest.raises(TypeError, match=message):
+        uncork.linear_cross_entropy(**valid(function=Rounded(), backend=backend.name))
 
 
 @reads_values

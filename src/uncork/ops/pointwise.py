@@ -168,7 +168,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
             f = table.elementwise(call(leaf.clone()), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
-        dz, *given = torch.autograd.grad(f, [leaf, *parameters], g.to(f.dtype), allow_unused=True)
+        dz, *given = torch.autograd.grad(f, [leaf, *parameters], g, allow_unused=True)
         grads = iter(given)
         answer = []
         for t in form.tensors if tensors_need_grad else ():

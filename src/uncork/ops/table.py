@@ -149,17 +149,23 @@ def tabulate(
     inside the bound.
     """
     knots = knots_of(intervals, bound, device)
-    return elementwise(function(knots), knots).double()
+    return elementwise(function(knots), knots)
 
 
 def elementwise(f: Any, z: Tensor) -> Tensor:
-    """What a stranger's module returned, if it is one value for each logit."""
+    """What a stranger's module returned, if it is one value for each logit, in the dtype of the logits."""
     if not isinstance(f, Tensor) or f.shape != z.shape:
         came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
         raise ValueError(
-            f"`function` must be elementwise: for logits of shape {tuple(z.shape)} it returned {came}."
+            f"`function` must be elementwise: for logits of shape {tuple(z.shape)} it returned {came}. Let "
+            "its forward return a tensor of the shape it is given."
         )
-    return f
+    if not f.is_floating_point():
+        raise TypeError(
+            f"`function` must return a floating dtype, got {f.dtype} for logits of {z.dtype}. Compute its "
+            "values in the dtype it is given."
+        )
+    return f.to(z.dtype)
 
 
 def tabulate_module(module: nn.Module, intervals: int, bound: float, device: torch.device) -> Tensor:
