@@ -145,6 +145,33 @@ def test_half_precision_logits(function):
     torch.testing.assert_close(y.float(), f(x.float()), rtol=2e-2, atol=2e-2)
 
 
+@over_functions
+def test_compiles_without_a_break(function):
+    f = ALL_FUNCTIONS[function]()
+    x = torch.linspace(-3, 3, 7)
+    torch.compiler.reset()  # it counts functions, and refuses the ninth
+    compiled = torch.compile(lambda z: f(z), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("function", DERIVED)
+def test_whole_numbers(function):
+    """Integers give what the same numbers in float32 give."""
+    f = ALL_FUNCTIONS[function]()
+    x = torch.arange(-3, 4)
+    for call in (f, f.derivative):
+        torch.testing.assert_close(call(x), call(x.float()), check_dtype=function != "identity")
+
+
+@pytest.mark.parametrize(
+    "make", [functions.PLIF, functions.Scale, functions.SoftCap], ids=lambda m: m.__name__
+)
+@pytest.mark.parametrize("number", [1.2e-38, 3.4e38])
+def test_the_ends_of_float32(make, number):
+    f = make(bound=number) if make is functions.PLIF else make(number)
+    assert torch.isfinite(f(torch.tensor([-0.5, 0.0, 0.5]))).all()
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30, -1e30])
 @over_functions
 def test_awkward_numbers(function, bad):
