@@ -1,4 +1,6 @@
-"""Constructors: the message names the argument, the rule and what came."""
+"""Constructors: the message names the argument, the rule, what came and the remedy."""
+
+import re
 
 import pytest
 import torch
@@ -25,6 +27,10 @@ WRONG = [
     ),
     (lambda: functions.PLIF(knot=5), TypeError, "unexpected keyword argument 'knot'"),
     (lambda: functions.Scale(0.0), ValueError, "`init` must be above 0, got 0.0"),
+    (lambda: functions.Scale(1e39), ValueError, r"`init` must be finite, got 1e\+39. .*float32"),
+    (lambda: functions.Scale(1e-50), ValueError, "`init` must be above 0, got 1e-50. .*float32"),
+    (lambda: functions.PLIF(10, bound=1e300), ValueError, r"`bound` must be finite, got 1e\+300. .*float32"),
+    (lambda: functions.SoftCap(1e39), ValueError, r"`cap` must be finite, got 1e\+39"),
     (lambda: functions.Scale(float("nan")), ValueError, "`init` must be finite, got nan"),
     (lambda: functions.Scale("1"), TypeError, "`init` must be a number, got '1'"),
     (lambda: functions.SoftCap(-3.0), ValueError, "`cap` must be above 0, got -3.0"),
@@ -51,8 +57,10 @@ WRONG = [
 
 @pytest.mark.parametrize("make, kind, message", WRONG, ids=[m for *_, m in WRONG])
 def test_constructors(make, kind, message):
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind, match=message) as raised:
         make()
+    if "keyword" not in message:  # Python's own
+        assert re.search(r"got .+\. [A-Z].+\.$", str(raised.value), re.DOTALL), "no remedy"
 
 
 def test_more_knots_than_float32_can_count():

@@ -1,24 +1,33 @@
 """Checks of constructor arguments."""
 
-import math
 from numbers import Integral
 from typing import Any
+
+import torch
 
 from uncork.ops.validate import number
 
 
+# Functions are computed in float32: what that cannot hold becomes 0 or infinite there.
+FLOAT32 = torch.finfo(torch.float32)
+
+
 def finite(name: str, value: Any) -> float:
-    """`value` as a float, if it is a finite number."""
+    """`value` as a float, if it is a finite number, in float32 too."""
     number(name, value)
-    if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, got {value}.")
+    if not abs(float(value)) <= FLOAT32.max:  # NaN fails too
+        raise ValueError(
+            f"`{name}` must be finite, got {value}. Pass a number that float32 can hold, such as 0.5."
+        )
     return float(value)
 
 
 def positive(name: str, value: Any) -> float:
-    """`value` as a float, if it is finite and above 0."""
-    if finite(name, value) <= 0:
-        raise ValueError(f"`{name}` must be above 0, got {value}.")
+    """`value` as a float, if it is finite and above 0, in float32 too."""
+    if finite(name, value) < FLOAT32.tiny:
+        raise ValueError(
+            f"`{name}` must be above 0, got {value}. Pass a number that float32 can hold, such as 0.5."
+        )
     return float(value)
 
 
@@ -31,7 +40,8 @@ def knot_count(value: Any) -> int:
     knots = at_least("knots", value, 2)
     if knots > MOST_KNOTS:
         raise ValueError(
-            f"`knots` must be at most {MOST_KNOTS}, got {value}. Float32 logits cannot tell more apart."
+            f"`knots` must be at most {MOST_KNOTS}, got {value}. Float32 logits cannot tell more apart: pass "
+            "fewer, such as 100000."
         )
     return knots
 
@@ -39,7 +49,7 @@ def knot_count(value: Any) -> int:
 def at_least(name: str, value: Any, least: int) -> int:
     """`value` as an int, if it is an integer, numpy's too, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"`{name}` must be an int, got {value!r}.")
+        raise TypeError(f"`{name}` must be an int, got {value!r}. Pass a whole number such as 100.")
     if value < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+        raise ValueError(f"`{name}` must be at least {least}, got {value}. Pass {least} or more.")
     return int(value)

@@ -42,7 +42,9 @@ class PLIF(AbstractMonotone):
         self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
         if init not in ("identity", "random"):
-            raise ValueError(f'`init` must be "identity" or "random", got {init!r}.')
+            raise ValueError(
+                f'`init` must be "identity" or "random", got {init!r}. For another start, set `v` afterwards.'
+            )
         self.init = init
         self.seed = None if seed is None else at_least("seed", seed, 0)
         if seed is not None and seed >= 2**64:
@@ -95,7 +97,10 @@ class PLIF(AbstractMonotone):
     def outside_share(self, logits: Tensor) -> float:
         """The share of `logits` outside [-T, T], where only the two end slopes act; NaN counts as outside."""
         if floating("logits", logits).numel() == 0:
-            raise ValueError("`logits` must not be empty: a share of nothing is not defined.")
+            raise ValueError(
+                f"`logits` must not be empty, got shape {tuple(logits.shape)}: a share of nothing is not "
+                "defined. Pass those of at least one token."
+            )
         return 1.0 - (logits.abs() <= self.bound).double().mean().item()
 
     @torch.no_grad()
@@ -106,11 +111,17 @@ class PLIF(AbstractMonotone):
         linear, and f at the new knots is unchanged up to a constant, which cancels in the softmax.
         """
         if floating("logits", logits).numel() == 0:
-            raise ValueError("`logits` must not be empty: there is nothing to fit the bound to.")
+            raise ValueError(
+                f"`logits` must not be empty, got shape {tuple(logits.shape)}: there is nothing to fit the "
+                "bound to. Pass those of at least one token."
+            )
         largest = logits.abs().amax().item()
         if not (math.isfinite(largest) and largest > 0):
-            raise ValueError(f"`logits` must be finite and not all 0, got a largest size of {largest}.")
-        bound = largest * (1.0 + positive("margin", margin))
+            raise ValueError(
+                f"`logits` must be finite and not all 0, got a largest size of {largest}. Leave out masked "
+                "words and tokens that went wrong."
+            )
+        bound = positive("bound", largest * (1.0 + positive("margin", margin)))
         old = self.knot_values()
         evaluate = lambda x: table.piecewise_linear(x, old, self.bound)
         slope = table.tabulate(evaluate, self.knots, bound, self.v.device).diff() * (
@@ -144,7 +155,7 @@ class PLIF(AbstractMonotone):
         if knot_count(knots) % self.knots:
             raise ValueError(
                 f"`knots` must be a multiple of the present {self.knots}, got {knots}: only then is the "
-                "function the same on the finer table."
+                f"function the same on the finer table. Pass e.g. {-(-knots // self.knots) * self.knots}."
             )
         self.v.data = self.v.repeat_interleave(knots // self.knots)
         self.v.grad = None

@@ -24,7 +24,10 @@ class Tabulated(AbstractMonotone):
     def __init__(self, function: nn.Module, knots: int = 100_000, bound: float = 20.0) -> None:
         super().__init__()
         if not isinstance(function, nn.Module):
-            raise TypeError(f"`function` must be an increasing nn.Module, got {function!r}.")
+            raise TypeError(
+                f"`function` must be an increasing nn.Module, got {function!r}. Give a formula a module's "
+                "forward."
+            )
         self.function = function
         self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
