@@ -145,6 +145,20 @@ def test_fit_bound_of_the_identity_is_the_identity():
     assert (f(x) - x).abs().max() <= 2e-5  # v itself is float32: slopes are 1 to 1e-7
 
 
+@pytest.mark.parametrize("v", [-30.0, -1e4])
+@pytest.mark.parametrize("reach", [5.0, 50.0])
+def test_fit_bound_of_slopes_too_small_for_the_table(reach, v):
+    """They stay above 0: from minus infinity no gradient leads back."""
+    f = PLIF(100_000)
+    with torch.no_grad():
+        f.v[::3] = v
+        f.v[:1000] = v
+    f.fit_bound_(torch.tensor([reach]))
+    assert torch.isfinite(f.v).all() and (f.slopes > 0).all()
+    if v == -30.0:
+        torch.testing.assert_close(f.v.min(), torch.tensor(-30.0))
+
+
 def test_fit_bound_refuses():
     f = PLIF(10)
     for bad, message in [

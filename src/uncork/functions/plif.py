@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from uncork.functions._check import at_least, knot_count, positive
+from uncork.functions._check import FLOAT32, at_least, knot_count, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops import table, triton
 from uncork.ops.pointwise import Pointwise
@@ -127,6 +127,9 @@ class PLIF(AbstractMonotone):
         slope = table.tabulate(evaluate, self.knots, bound, self.v.device).diff() * (
             self.knots / (2.0 * bound)
         )
+        # A mean is not below the least slope, but a difference of values may be, and 0: then v = -inf.
+        least = max(softplus(self.v.double()).amin().item(), FLOAT32.tiny)
+        slope = slope.clamp(min=least)
         self.v.copy_(slope + torch.log(-torch.expm1(-slope)))
         self.bound = bound
         return bound
