@@ -1,6 +1,8 @@
 """Inputs that are legal and awkward: layouts, integer kinds, huge logits, autocast, NaN."""
 
 import copy
+import os
+import tempfile
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.nn.functional import cross_entropy, linear
 
 import uncork
 from tests.helpers import (
+    CHUNKED,
     DEVICE,
     ORDER,
     REFERENCE,
@@ -25,6 +28,7 @@ from tests.helpers import (
     truth,
 )
 from uncork.functions import PLIF, Scale
+from uncork.ops import cpu_pass
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -365,6 +369,19 @@ def test_low_precision_results(backend):
     assert found["loss"].dtype == torch.float32
     assert found["weight"].dtype == found["input"].dtype == torch.bfloat16
     assert found["function.v"].dtype == torch.float32
+
+
+def test_a_system_without_user_numbers(monkeypatch, tmp_path):
+    """Windows: whose folder it is cannot be told, so what is compiled goes into a new one."""
+    monkeypatch.delattr(os, "getuid")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cpu_pass._build.cache_clear()
+    try:
+        case = make_case((5,), dtype=torch.float32)
+        assert_same(ours(case, CHUNKED), truth(case, CHUNKED), rtol=2e-6, atol=2e-7)
+        assert cpu_pass._cache_folder().parent == tmp_path
+    finally:
+        cpu_pass._build.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

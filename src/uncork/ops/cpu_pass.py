@@ -233,7 +233,7 @@ def _cache_folder() -> Path:
         others_write = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if facts.st_uid == os.getuid() and not others_write and os.access(folder, os.W_OK):
             return folder
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+    except (OSError, RuntimeError, AttributeError):  # a user without a home; Windows, without os.getuid
         pass
     return Path(tempfile.mkdtemp(prefix="uncork-"))
 
