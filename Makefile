@@ -27,11 +27,13 @@ demo: $(STAMP)  ## theory checks, a small synthetic grid, a report: two to three
 
 # One thread per worker: two workers that each start a thread per core slow each other down.
 # The GPU kernels come first, in Triton's interpreter, which must be chosen before Triton is imported: every test
-# that runs over backends runs over them too.
+# that runs over backends runs over them too. PYTEST_ARGS asks for less than the suite, and gets that alone.
 test: $(STAMP)  ## run the test suite
+ifeq ($(strip $(PYTEST_ARGS)),)
 	@if $(BIN)/python -c 'import triton' 2>/dev/null; then \
 	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -k triton tests/ops tests/heads tests/functions tests/lm/test_update_triton.py tests/lm/test_operands_triton.py tests/lm/test_stack.py; \
 	else echo "Triton is not installed: the GPU kernels are not tested."; fi
+endif
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## ruff (lint and format) and pyright
@@ -46,5 +48,5 @@ docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) site build dist demo .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) site site_figures docs/report.html build dist demo .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,15 +1,19 @@
 """What holds the project together: one version, a light core, complete documentation."""
 
+import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import uncork
+from tests.helpers import ALL_FUNCTIONS, ALL_HEADS
 from tests.test_api import PUBLIC
 
 
@@ -93,8 +97,7 @@ def test_constraints_pin_every_requirement_exactly():
     project = settings()["project"]
     needs = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
     names = {re.split(r"[^\w-]", need)[0].lower() for need in needs} - {"uncork"}
-    # Extras that the test machine need not have are not installed by `make install`.
-    assert names - pinned <= {"transformers"}
+    assert names <= pinned
 
 
 def nav_pages(entries: list) -> list[str]:
@@ -126,6 +129,29 @@ def test_every_public_name_is_documented():
     assert not [name for name in names if f"::: {name}\n" not in text]
 
 
+@pytest.mark.parametrize(
+    ("package", "made"),
+    [
+        (uncork.functions, [make() for make in ALL_FUNCTIONS.values()]),
+        (uncork.heads, [make(4, 8) for make in ALL_HEADS.values()]),
+    ],
+    ids=["functions", "heads"],
+)
+def test_the_battery_runs_over_every_function_and_head(package, made):
+    public = [getattr(package, name) for name in package.__all__]
+    missing = [kind for kind in public if not inspect.isabstract(kind) and kind not in map(type, made)]
+    assert not missing
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_one_test_file_alone():
+    command = lambda given: ["make", "-n", "test", f"PYTEST_ARGS={given}"]
+    said = lambda given: subprocess.check_output(command(given), cwd=ROOT, text=True)
+    assert "TRITON_INTERPRET=1" in said("")
+    alone = said("tests/test_layers.py")
+    assert "tests/test_layers.py" in alone and "TRITON_INTERPRET=1" not in alone
+
+
 def test_the_gate_can_be_run_and_calls_the_targets_people_use():
     gate = ROOT / ".ci" / "run"
     assert os.access(gate, os.X_OK)
@@ -141,5 +167,5 @@ def test_no_file_names_a_path_of_one_machine():
 
 
 def test_source_files_are_short_enough_to_read_in_one_sitting():
-    lengths = {path.name: len(path.read_text().splitlines()) for path in ROOT.glob("src/**/*.py")}
-    assert not {name: length for name, length in lengths.items() if length > 400}
+    lengths = {path: len(path.read_text().splitlines()) for path in ROOT.glob("src/**/*.py")}
+    assert lengths and not {path: length for path, length in lengths.items() if length > 400}
