@@ -25,7 +25,10 @@ class AbstractMonotone(nn.Module, abc.ABC):
         """f'(z), elementwise; the slope to the right where f has a corner."""
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise | None:
-        """The form the fused losses take, its tensors in `dtype`; None asks for exact evaluation."""
+        """The form the fused losses take; None asks for exact evaluation.
+
+        Factors are in `dtype`, that of the logits; the values of a table are float64, whatever it is.
+        """
         return None
 
 
