@@ -41,11 +41,11 @@ def verdict(found: Sequence[Comparison]) -> list[str]:
                 f"{count('clear', 'mode_matching')} of the {judged} with several seeds"
             )
         lines.append(text + ".")
-        lines.append(_where(head, mine))
+        lines.append(_where(mine))
     return lines
 
 
-def _where(head: str, mine: Sequence[Comparison]) -> str:
+def _where(mine: Sequence[Comparison]) -> str:
     """Whether the gain is largest at low width and large vocabulary, as claimed."""
     by_size = {
         m: mean(c.gain for c in mine if c.setting.vocabulary == m)

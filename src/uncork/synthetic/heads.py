@@ -7,9 +7,6 @@ from uncork.heads import AbstractHead, MixtureHead, MonotonicHead, SoftmaxHead
 from uncork.synthetic.config import Settings
 
 
-LEARNED_FUNCTIONS = ("temperature", "monotone", "plif")
-
-
 def build_head(name: str, width: int, vocabulary: int, settings: Settings) -> AbstractHead:
     """A fresh head; the caller seeds torch's generator.
 
