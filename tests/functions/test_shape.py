@@ -133,6 +133,20 @@ def test_gradcheck(function):
     assert torch.autograd.gradcheck(lambda *_: f(x), (x, *few))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_of_16_bits_keep_the_identity_and_know_their_slope(dtype):
+    """A slope of 1 is one of their numbers; softplus of the v beside its own would be 1.001."""
+    z = torch.linspace(-30.0, 31.0, 62)
+    for f in (functions.PLIF(), functions.Scale()):
+        assert (f.to(dtype)(z) - z).abs().max() < 1e-9
+        assert torch.equal(f.derivative(z), torch.ones_like(z))
+    for f in (functions.PLIF(50, init="random", seed=1), functions.Scale(1.37)):
+        x = z.clone().requires_grad_()
+        f.to(dtype)(x).sum().backward()
+        torch.testing.assert_close(x.grad, f.derivative(z).detach())
+        assert f.v.grad is not None and f.v.grad.isfinite().all() and f.v.grad.any()
+
+
 @over_functions
 def test_half_precision_logits(function):
     """bfloat16 in gives what float32 of the same numbers gives, where a table is read."""

@@ -73,11 +73,16 @@ class PLIF(AbstractMonotone):
 
         The cumulative sum runs over up to a million terms: in float64, whatever the dtype.
         """
-        if self.v.is_cuda and not torch.compiler.is_compiling() and not triton.available(self.v.device):
+        narrow = self.v.dtype.itemsize < 4
+        on_gpu = self.v.is_cuda and not torch.compiler.is_compiling() and not triton.available(self.v.device)
+        if on_gpu and not narrow:
             from uncork.ops.triton.knots import knot_values
 
             return knot_values(self.v, self.bound)
-        rise = softplus(self.v.double()) * (2.0 * self.bound / self.knots)
+        # A slope of 16 bits is rounded to them: 1 is one of their numbers, and softplus of the v next to
+        # its own is not, so that a head in 16 bits would not start as the identity.
+        slopes = self.slopes.double() if narrow else softplus(self.v.double())
+        rise = slopes * (2.0 * self.bound / self.knots)
         return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
 
     def forward(self, z: Tensor) -> Tensor:

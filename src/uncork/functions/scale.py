@@ -36,7 +36,9 @@ class Scale(AbstractMonotone):
         return Pointwise("scale", tensors=(self._factor(dtype),))
 
     def _factor(self, dtype: torch.dtype) -> Tensor:
-        return softplus(self.v.double()).to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+        # A factor of 16 bits is rounded to them, as PLIF's slopes are: 1 stays 1.
+        factor = self.a if self.v.dtype.itemsize < 4 else softplus(self.v.double())
+        return factor.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
     def extra_repr(self) -> str:
         return "a=?" if self.v.is_meta else f"a={self.a.item():.6g}"
