@@ -41,7 +41,7 @@ NUMBERS: dict[str, tuple[Published, ...]] = {
     "penn_sigsoftmax": _all(AAAI="59.69/57.05±0.15"),
     "penn_plif_authors": _all(LMS="59.45/57.25", AAAI="59.08/56.80±0.11"),
     "penn_plif_frozen": _all(AAAI="56.83±0.10"),
-    "penn_mos": _all(MoS="58.08/55.97", AAAI="57.14/54.91±0.26"),
+    "penn_mos": _all(LMS="58.58/56.43", MoS="58.08/55.97", AAAI="57.14/54.91±0.26"),
     "penn_mos_plif": _all(LMS="58.20/56.02"),
     "wikitext2_softmax": _all(LMS="68.11/65.22", AAAI="67.57/64.63±0.08", AWD="68.7/65.6"),
     "wikitext2_sigsoftmax": _all(AAAI="67.28/64.35±0.17"),
