@@ -27,6 +27,13 @@ def test_squares_of_corank_one_matrices_are_full_rank(size, seed):
     assert certificate.proves
 
 
+@pytest.mark.parametrize("seed", [11, 13, 25, 29])
+def test_a_draw_that_proves_nothing_is_followed_by_others(seed):
+    first = integer_matrix(3, 3, 2, seed)
+    assert exact_rank(first) < 2 or exact_rank(first.astype(object) ** 2) < 3
+    assert square_certificate(3, seed).proves
+
+
 def test_small_certificate_by_rational_arithmetic():
     matrix = square_certificate(6, seed=1).matrix
     assert exact_rank(matrix) == 5 and exact_rank(matrix.astype(object) ** 2) == 6

@@ -26,6 +26,10 @@ import numpy as np
 from uncork.theory.exact import PRIME, exact_rank, modular_rank
 
 
+# At N = 3, the worst, about one small integer matrix in ten proves nothing.
+DRAWS = 20
+
+
 def hadamard_rank_bound(rows: int, columns: int, rank: int, power: int) -> int:
     """Theorem 5: min(rows, columns, binom(rank + power - 1, power))."""
     if power < 1:
@@ -37,7 +41,10 @@ def hadamard_rank_bound(rows: int, columns: int, rank: int, power: int) -> int:
 
 def integer_matrix(rows: int, columns: int, rank: int, seed: int, size: int = 9) -> np.ndarray:
     """U V^T with integer factors drawn from [-size, size]: rank at most `rank` by construction."""
-    generator = np.random.default_rng(seed)
+    return _product(np.random.default_rng(seed), rows, columns, rank, size)
+
+
+def _product(generator: np.random.Generator, rows: int, columns: int, rank: int, size: int = 9) -> np.ndarray:
     left = generator.integers(-size, size + 1, (rows, rank))
     right = generator.integers(-size, size + 1, (columns, rank))
     return left @ right.T
@@ -77,13 +84,18 @@ class SquareCertificate:
 
 
 def square_certificate(size: int, seed: int = 0) -> SquareCertificate:
-    """Draw an integer matrix of rank N - 1 and certify by exact arithmetic whether its square is
-    full rank.
+    """Draw integer matrices of rank N - 1 until exact arithmetic certifies that one's square is full
+    rank; after `DRAWS` of them, as at N = 2 always, the last, which does not prove it.
     """
     if size < 2:
         raise ValueError(f"`size` must be at least 2; got {size}.")
-    matrix = integer_matrix(size, size, size - 1, seed)
-    return SquareCertificate(size, matrix, modular_rank(matrix), power_rank(matrix, 2))
+    generator = np.random.default_rng(seed)
+    for _ in range(DRAWS):
+        matrix = _product(generator, size, size, size - 1)
+        certificate = SquareCertificate(size, matrix, modular_rank(matrix), power_rank(matrix, 2))
+        if certificate.proves:
+            break
+    return certificate
 
 
 def universal_witness(size: int) -> SquareCertificate:
