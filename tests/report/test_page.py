@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from records import grid, record, write_runs
+from records import THEORY, grid, record, write_runs
 
 from uncork import cli
 from uncork.report import build, load, markdown, pictures, write_report
@@ -102,6 +102,64 @@ def test_cells_and_their_bundle_count_once(tmp_path):
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     assert len(load([tmp_path]).cells) == len(records)
     assert len(load([tmp_path / "all.jsonl"]).cells) == len(records)
+
+
+def begun(when, *args, **kwargs):
+    values = record(*args, **kwargs)
+    return {**values, "provenance": {**values["provenance"], "started": when}}
+
+
+def test_of_a_cell_fitted_twice_the_later_one_counts(tmp_path):
+    heads = ("softmax", "plif")
+    later = [begun("2026-02-01", head, 2, seed) for head in heads for seed in (0, 1)]
+    earlier = [begun("2026-01-01", head, 2, seed, kl=9.0) for head in heads for seed in (0, 1)]
+    folders = [write_runs(tmp_path / "b", later), write_runs(tmp_path / "a", earlier)]
+    for order in (folders, folders[::-1], [*folders, folders[1]]):
+        results = load(order)
+        assert [r["metrics"]["kl"] for r in results.cells] == [r["metrics"]["kl"] for r in later]
+        assert [r["metrics"]["kl"] for r in results.repeated] == 4 * [9.0]
+    page = write_report(folders, tmp_path / "r.html")[0].read_text(encoding="utf-8")
+    assert "Fitted again later, which counts instead" in page and "4 fits of the synthetic" in page
+    assert "LMS, PLIF, M = 100, N = 1,000, α = 0.1, D = 2, seed 1 of 2026-01-01" in page
+
+
+def test_cells_of_different_settings_are_not_put_together(tmp_path):
+    loose = record("plif", 4)
+    loose = {**loose, "settings": {**loose["settings"], "tolerance": 0.05}}
+    folders = [write_runs(tmp_path / "a", [record("plif", 2)]), write_runs(tmp_path / "b", [loose])]
+    with pytest.raises(ValueError, match=r"`tolerance` is 0.001 in `.*a/.*` and 0.05 in `.*b/.*`"):
+        load(folders)
+
+
+@pytest.mark.parametrize(
+    "text, lost",
+    [
+        ('{"kind": "synthetic-cell"}', "lacks certified"),
+        ('{"kind": "theory"}', "`rows`"),
+        ('{"kind": "theory", "rows": [1]}', "`rows`"),
+    ],
+)
+def test_a_record_that_is_not_whole_is_named(text, lost, tmp_path):
+    (tmp_path / "cut.json").write_text(text)
+    with pytest.raises(ValueError, match=f"whole records of .*cut.json` .*{lost}"):
+        load([tmp_path])
+
+
+@pytest.mark.parametrize("part", ["cell", "settings", "metrics", "parameters", "provenance"])
+def test_a_cell_that_lacks_a_part_is_named(part, tmp_path):
+    write_json(tmp_path / "cut.json", record("plif", 2, **{part: None}))
+    with pytest.raises(ValueError, match=f"cut.json` its {part} lacks"):
+        load([tmp_path])
+
+
+def test_of_several_theory_tables_the_latest_is_shown_and_the_others_are_named(tmp_path):
+    for name, when in (("a", "2026-02-01"), ("b", "2026-01-01")):
+        write_json(tmp_path / f"{name}.json", {**THEORY, "provenance": {"started": when}})
+    write_json(tmp_path / "copy.json", {**THEORY, "provenance": {"started": "2026-02-01"}})
+    results = load([tmp_path])
+    assert results.theory and results.theory["provenance"]["started"] == "2026-02-01"
+    assert results.unused_theory == [tmp_path / "b.json"]
+    assert f"left out: {tmp_path / 'b.json'}." in build(results)[0].paragraphs[-1]
 
 
 def test_files_of_other_kinds_are_named_not_drawn(tmp_path):

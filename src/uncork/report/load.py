@@ -10,20 +10,26 @@ from uncork.report.language.runs import Run
 from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl, run_record
 
 
+CELL_KIND, THEORY_KIND = "synthetic-cell", "theory"
+Found = tuple[dict[str, Any], Path]  # a record, and the file it stood in
+
+
 @dataclass
 class Results:
     """What was found, by kind, and the files of kinds this report does not show."""
 
     cells: list[dict[str, Any]] = field(default_factory=list)
+    repeated: list[dict[str, Any]] = field(default_factory=list)  # cells that were fitted again later
     runs: list[Run] = field(default_factory=list)
     theory: dict[str, Any] | None = None
+    unused_theory: list[Path] = field(default_factory=list)  # tables older than that one
     other: list[Path] = field(default_factory=list)
 
 
 def load(runs: Iterable[Path]) -> Results:
     """Read every result file under `runs`, each a folder, a .json or a .jsonl file."""
     results = Results()
-    seen: set[tuple[Any, ...]] = set()
+    found: dict[str, list[Found]] = {CELL_KIND: [], THEORY_KIND: []}
     records: list[dict[str, Any]] = []
     for run in runs:
         run = Path(run)
@@ -33,7 +39,15 @@ def load(runs: Iterable[Path]) -> Results:
         records += [_folder_record(folder) for folder in folders]
         for path in _files(run, folders):
             for record in _records(path):
-                _take(results, records, seen, record, path)
+                kind = record.get("kind") if isinstance(record, dict) else None
+                if kind == RUN_KIND:
+                    records.append(_checked(record, path))
+                elif kind in found:
+                    found[kind].append((record, path))
+                elif path.name != "config.json" and path not in results.other:
+                    results.other.append(path)
+    _take_cells(results, found[CELL_KIND])
+    _take_theory(results, found[THEORY_KIND])
     results.runs = [Run.of(record) for record in each_once(records)]
     if not results.cells and not results.runs and results.theory is None:
         raise ValueError(
@@ -56,54 +70,111 @@ def _records(path: Path) -> Iterable[Any]:
     return read_jsonl(path) if path.suffix == ".jsonl" else [read_json(path)]
 
 
-# What the sections read of a run, by the part of its record that holds it.
-NEEDED = {
+# What the sections read of a record, by the part that holds it.
+ORIGIN = ("uncork", "commit", "torch", "hardware")
+RUN_PARTS = {
     "config": ("name", "seed", "epochs", "model", "data", "optim"),
-    "provenance": ("uncork", "commit", "torch", "hardware"),
+    "provenance": ORIGIN,
     "result": ("parameters", "epochs", "valid_perplexity", "test_perplexity"),
 }
+CELL_PARTS = {
+    "cell": ("vocabulary", "width", "concentration", "contexts", "head", "seed"),
+    "settings": (
+        "rates", "trial_contexts", "tolerance", "patience", "decays", "max_passes", "components", "units",
+        "knots",
+    ),
+    "metrics": ("kl", "mode_matching"),
+    "parameters": ("beside_words",),
+    "provenance": ORIGIN,
+}  # fmt: skip
+CELL_NAMES = ("certified", "function", "rank", "rate", "stopped", "passes", "fit_seconds")
+ROW_NAMES = ("statement", "computed", "left", "relation", "right", "holds", "as_printed_false", "as_expected")
 
 
 def _folder_record(folder: Path) -> dict[str, Any]:
     try:
         record = run_record(folder)
     except (AttributeError, KeyError, TypeError) as error:  # a file that is JSON and not what it should be
-        raise ValueError(_not_a_run(folder, f"`config.json` lacks {error}")) from error
+        raise ValueError(_not_whole("runs", folder, f"`config.json` lacks {error}")) from error
     return _checked(record, folder)
 
 
 def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
     """The record, if it has what is read of it; one that was edited or cut may not."""
-    for part, names in NEEDED.items():
-        held = record.get(part)
-        if part == "result" and held is None:  # not ended
-            continue
-        lost = names if not isinstance(held, dict) else [name for name in names if name not in held]
-        if lost:
-            raise ValueError(_not_a_run(path, f"its {part} lacks {', '.join(lost)}"))
+    # Before a run has ended it has no result.
+    _check_parts("runs", record, RUN_PARTS, path, optional="result")
     if not isinstance(record.get("metrics"), list):
-        raise ValueError(_not_a_run(path, "it has no list of metrics"))
+        raise ValueError(_not_whole("runs", path, "it has no list of metrics"))
     return record
 
 
-def _not_a_run(path: Path, reason: str) -> str:
+def _check_parts(
+    kind: str, record: dict[str, Any], parts: dict[str, tuple[str, ...]], path: Path, optional: str | None
+) -> None:
+    for part, names in parts.items():
+        held = record.get(part)
+        if part == optional and held is None:
+            continue
+        lost = names if not isinstance(held, dict) else [name for name in names if name not in held]
+        if lost:
+            raise ValueError(_not_whole(kind, path, f"its {part} lacks {', '.join(lost)}"))
+
+
+def _not_whole(kind: str, path: Path, reason: str) -> str:
     return (
-        f"`runs` must hold whole records of runs; of `{path}` {reason}. Leave it out, or take it from where "
-        "it was made."
+        f"`runs` must hold whole records of {kind}; of `{path}` {reason}. Leave it out, or take it from "
+        "where it was made."
     )
 
 
-def _take(results: Results, runs: list[dict[str, Any]], seen: set, record: Any, path: Path) -> None:
-    kind = record.get("kind") if isinstance(record, dict) else None
-    if kind == "synthetic-cell":
-        # A folder may hold the cells and their bundle: each counts once.
-        key = (*sorted(record["cell"].items()), record["provenance"].get("started"))
-        if key not in seen:
-            seen.add(key)
-            results.cells.append(record)
-    elif kind == RUN_KIND:
-        runs.append(_checked(record, path))
-    elif kind == "theory":
-        results.theory = record
-    elif path.name != "config.json" and path not in results.other:
-        results.other.append(path)
+def _take_cells(results: Results, found: list[Found]) -> None:
+    """Each cell once: a folder may hold its bundle too, and of a cell fitted twice the later fit counts."""
+    latest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record, path in found:
+        _check_cell(record, path)
+        _check_settings(found[0], (record, path))
+        key = tuple(sorted(record["cell"].items()))
+        former = latest.setdefault(key, record)
+        if _started(former) != _started(record):
+            latest[key], earlier = sorted((former, record), key=_started, reverse=True)
+            if earlier not in results.repeated:
+                results.repeated.append(earlier)
+    results.cells = list(latest.values())
+
+
+def _check_cell(record: dict[str, Any], path: Path) -> None:
+    lost = [name for name in CELL_NAMES if name not in record]
+    if lost:
+        raise ValueError(_not_whole("synthetic cells", path, f"the record lacks {', '.join(lost)}"))
+    diverged = record["stopped"] == "diverged"  # nothing is measured then
+    _check_parts("synthetic cells", record, CELL_PARTS, path, optional="metrics" if diverged else None)
+
+
+def _check_settings(first: Found, other: Found) -> None:
+    mine, yours = first[0]["settings"], other[0]["settings"]
+    for name in sorted(mine.keys() | yours.keys()):
+        if mine.get(name) != yours.get(name):
+            raise ValueError(
+                "`runs` must hold synthetic cells of the same settings, or fits of unlike budgets would be "
+                f"compared; `{name}` is {mine.get(name)} in `{first[1]}` and {yours.get(name)} in "
+                f"`{other[1]}`. Make a report of each."
+            )
+
+
+def _take_theory(results: Results, found: list[Found]) -> None:
+    for record, path in found:
+        rows = record.get("rows")
+        whole = isinstance(rows, list) and all(
+            isinstance(row, dict) and row.keys() >= set(ROW_NAMES) for row in rows
+        )
+        if not whole:
+            reason = f"`rows` is no list of statements with {', '.join(ROW_NAMES)}"
+            raise ValueError(_not_whole("`uncork theory`", path, reason))
+    if found:
+        results.theory = max(found, key=lambda each: _started(each[0]))[0]
+        results.unused_theory = [path for record, path in found if record != results.theory]
+
+
+def _started(record: dict[str, Any]) -> str:
+    provenance = record.get("provenance")
+    return str(provenance.get("started") or "") if isinstance(provenance, dict) else ""

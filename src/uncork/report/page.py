@@ -44,7 +44,7 @@ def build(results: Results) -> list[Section]:
         sections += [_functions(grouped), _bottleneck(grouped), _budget(results, grouped)]
     sections += language_sections(results.runs)
     if results.theory:
-        sections.append(_theory(results.theory))
+        sections.append(_theory(results.theory, results.unused_theory))
     return sections
 
 
@@ -56,6 +56,8 @@ def _claim(results: Results, grouped: list[Panel]) -> Section:
     temperature = reading.temperature_reading(grouped)
     paragraphs += [temperature] if temperature else []
     paragraphs.append(reading.convergence_reading(results.cells))
+    if results.repeated:
+        paragraphs.append(reading.repeated_reading(results.repeated))
     intro = (
         "The paper's claim: an increasing function on the logits (LMS) beats Linear-Softmax and a mixture of "
         "softmaxes (MoS) on the KL divergence and on mode matching in most cases, most at low width and "
@@ -146,13 +148,18 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
     return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])
 
 
-def _theory(theory: dict[str, Any]) -> Section:
+def _theory(theory: dict[str, Any], unused: list[Path]) -> Section:
     wrong = [row["statement"] for row in theory["rows"] if not row["as_expected"]]
     false = [row["statement"] for row in theory["rows"] if row["as_printed_false"]]
     text = f"{len(theory['rows'])} statements of sections 3 and 4 were put to a number. "
     text += f"Not as expected: {', '.join(wrong)}." if wrong else "All came out as documented."
-    text += f" False as printed, shown by counterexample: {', '.join(false)}."
-    return Section("theory", "The theory, checked", [text], [], [tables.theory_table(theory)])
+    if false:
+        text += f" False as printed, shown by counterexample: {', '.join(false)}."
+    paragraphs = [text]
+    if unused:
+        names = ", ".join(str(path) for path in unused)
+        paragraphs.append(f"One table is shown, the latest; left out: {names}.")
+    return Section("theory", "The theory, checked", paragraphs, [], [tables.theory_table(theory)])
 
 
 def render(sections: list[Section], drawn: list[list[Figure]], results: Results) -> str:

@@ -150,6 +150,18 @@ def convergence_reading(cells: Sequence[dict]) -> str:
     return text + "."
 
 
+def repeated_reading(cells: Sequence[dict]) -> str:
+    """Fits that are in no mean."""
+    names = [
+        f"{LABELS.get(cell['head'], cell['head'])}, M = {cell['vocabulary']:,}, N = {cell['contexts']:,}, "
+        f"α = {cell['concentration']:g}, D = {cell['width']}, seed {cell['seed']} "
+        f"of {record['provenance'].get('started')}"
+        for record in cells
+        for cell in [record["cell"]]
+    ]
+    return f"Fitted again later, which counts instead: {'; '.join(names)}."
+
+
 def temperature_reading(all_panels: Sequence[Panel]) -> str | None:
     """Whether a mere temperature would do: it cannot change what a Linear-Softmax can represent."""
     found = [compare(p, "temperature", w, ("softmax",)) for p in all_panels for w in p.widths]
