@@ -90,6 +90,11 @@ def test_figure_reading_names_leaders_and_the_largest_gap():
     assert "LMS, PLIF at D = 2, 8" in text and "D = 2: 0.6 nats for LMS, PLIF against 1 nats" in text
 
 
+def test_a_figure_of_fits_that_all_diverged_says_so():
+    lost = record("plif", 2, metrics=None, stopped="diverged", rank=None, function=None)
+    assert reading.figure_reading(panel(lost), "kl") == "Every fit diverged: there is nothing to compare."
+
+
 def test_steep_share_tells_lines_from_steps():
     assert steep_share({"f": [float(i) for i in range(101)]}) == pytest.approx(0.1)
     assert steep_share(STEP) == 1.0
@@ -100,5 +105,8 @@ def test_steep_share_tells_lines_from_steps():
 
 def test_certificate_and_temperature_readings():
     assert "1.0 %" in str(reading.certificate_reading([panel(*everyone())]))
+    half = record("softmax", 2, kl=1.0)
+    half["certified"] |= {"kl_optimum": 0.5}  # from 1 to 0.5 is a fall by half
+    assert "by at most 50.0 % (average 50.0 %)" in str(reading.certificate_reading([panel(half)]))
     assert "0.0 %" in str(reading.temperature_reading([panel(*everyone())]))
     assert reading.certificate_reading([panel(record("plif", 2))]) is None

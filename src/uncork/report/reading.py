@@ -84,6 +84,8 @@ def figure_reading(panel: Panel, metric: str) -> str:
         best = panel.best(width, metric)
         if best:
             leaders.setdefault(best, []).append(width)
+    if not leaders:
+        return "Every fit diverged: there is nothing to compare."
     parts = [f"{LABELS[head]} at D = {_list(widths)}" for head, widths in leaders.items()]
     text = f"{'Highest' if higher else 'Lowest'} {heading}: {'; '.join(parts)}."
     gap = _largest_gap(panel, metric)
@@ -129,7 +131,7 @@ def certificate_reading(panels: Sequence[Panel]) -> str | None:
     rows = [r["certified"] for r in records if r["certified"]]
     if not rows:
         return None
-    excess = [(r["kl_reached"] - r["kl_optimum"]) / max(r["kl_optimum"], 1e-9) for r in rows]
+    excess = [(r["kl_reached"] - r["kl_optimum"]) / max(r["kl_reached"], 1e-9) for r in rows]
     return (
         f"With the learned words, better context vectors could lower Linear-Softmax's KL by at most "
         f"{percent(max(excess))} (average {percent(mean(excess))}) over {len(rows)} fits, certified on up to "
