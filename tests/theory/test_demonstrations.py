@@ -12,6 +12,12 @@ def test_every_statement_turns_out_as_documented(seed):
     assert len({row.statement for row in rows}) == len(rows)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_out_of_range_is_named(seed):
+    with pytest.raises(ValueError, match=r"`seed` must be from 0"):
+        next(demonstrations(seed))
+
+
 def test_a_surprise_is_reported():
     row = Demonstration("s", "c", 1.0, ">=", 2.0, holds=False)
     assert not row.as_expected and row.record()["as_expected"] is False
