@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,41 @@ def test_a_killed_process_loses_only_its_current_cell(tmp_path):
         read_json(tmp_path / "cells" / name)  # whole
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"{len(finished)} cells found, {4 - len(finished)} made, 0 left" in output
+
+
+def children(process):
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_process_that_was_terminated(tmp_path):
+    command = [
+        sys.executable, "-m", "uncork.synthetic", "--out", str(tmp_path), "--vocabularies", "30",
+        "--widths", "2", "--contexts", "200", "--heads", "softmax", "sigsoftmax", "--workers", "2",
+        "--concentrations", "0.1", "0.2", "0.3", "0.4",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not names(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.terminate()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = [worker for worker in workers if alive(worker)]
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert not left
 
 
 def test_two_processes_give_the_same_results(tmp_path):

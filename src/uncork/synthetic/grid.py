@@ -6,6 +6,8 @@ limit no cell is started that would, judged by its kind so far, end after it.
 """
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -160,7 +162,7 @@ def _run_here(waiting, folder, settings, device, workers, clock, report, outcome
 def _run_in_processes(waiting, folder, settings, device, workers, clock, report, outcome, total):
     # spawn: a forked process must not inherit torch's threads or a CUDA context.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         queue, running = list(reversed(waiting)), set()
         while queue or running:
             while queue and len(running) < workers:
@@ -175,8 +177,17 @@ def _run_in_processes(waiting, folder, settings, device, workers, clock, report,
             yield future.result()
 
 
-def _single_thread() -> None:
+def _start_worker() -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was terminated cannot tell its workers, which would wait for cells for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # cell files are written atomically, so nothing is torn
 
 
 def _run_alone(cell: Cell, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
