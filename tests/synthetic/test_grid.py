@@ -136,8 +136,43 @@ def test_two_processes_give_the_same_results(tmp_path):
 
 def test_results_of_other_settings_are_not_mixed_in(tmp_path):
     run_grid(TINY, tmp_path, QUICK)
+    before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(ValueError, match="other settings"):
         run_grid(TINY, tmp_path, Settings(rates=(0.2,), trial_passes=1, max_passes=2))
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_concentrations_that_look_alike_are_two_cells(tmp_path):
+    one = replace(TINY, widths=(2,), heads=("softmax",))
+    near = replace(one, concentrations=(0.1, 0.10000001))
+    run_grid(one, tmp_path, QUICK)
+    outcome = run_grid(near, tmp_path, QUICK)
+    assert (outcome.found, outcome.made) == (1, 1)
+    assert names(tmp_path) == ["M8-D2-a0.1-N30-softmax-s0.json", "M8-D2-a0.10000001-N30-softmax-s0.json"]
+
+
+def test_a_file_of_another_cell_is_not_taken_for_it(tmp_path):
+    run_grid(TINY, tmp_path, QUICK)
+    first, second = (tmp_path / "cells" / name for name in names(tmp_path)[:2])
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(ValueError, match=f"{first.name}` must hold the cell it is named for; found .*Remove"):
+        run_grid(TINY, tmp_path, QUICK)
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]"])
+def test_a_cell_that_is_not_whole_is_named(text, tmp_path):
+    run_grid(TINY, tmp_path, QUICK)
+    path = tmp_path / "cells" / names(tmp_path)[0]
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"{path.name}` must hold the whole record.*Remove"):
+        run_grid(TINY, tmp_path, QUICK)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "meta", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device, tmp_path):
+    with pytest.raises(ValueError, match=f"`device` must be .*got '{device}'. Use"):
+        run_grid(TINY, tmp_path / "a", QUICK, device=device)
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_time_limit_leaves_cells_for_later(tmp_path):
@@ -163,9 +198,18 @@ def test_bundles_go_there_and_back(tmp_path):
     assert again.made == 0 and metrics(again) == metrics(made)
 
 
-def test_a_foreign_bundle_is_refused(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"kind": "theory"}\n')
-    with pytest.raises(ValueError, match="synthetic cells"):
+@pytest.mark.parametrize(
+    "text, rule",
+    [
+        ('{"kind": "theory"}', "must hold synthetic cells"),
+        ("[1]", "must hold synthetic cells"),
+        ('{"kind": "synthetic-cell"}', "must hold whole records"),
+        ('{"kind": "synthetic-cell", "cell": {"width": 2}}', "must hold whole records"),
+    ],
+)
+def test_a_foreign_bundle_is_refused(text, rule, tmp_path):
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    with pytest.raises(ValueError, match=rule):
         unbundle(tmp_path / "x.jsonl", tmp_path / "b")
 
 
@@ -185,6 +229,21 @@ def test_the_plain_entry_resumes_from_a_bundle(tmp_path, capsys):
     assert main([*ARGUMENTS, "--out", str(tmp_path / "a"), "--bundle", str(tmp_path / "all.jsonl")]) == 0
     assert main([*ARGUMENTS, "--out", str(tmp_path / "b"), "--resume", str(tmp_path / "all.jsonl")]) == 0
     assert "1 cells found, 0 made, 0 left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changes, rule",
+    [
+        (["--vocabularies", "1"], "`vocabulary` must be an integer of at least 2; got 1."),
+        (["--workers", "0"], "`workers` must be an integer of at least 1; got 0."),
+        (["--seeds", str(2**64)], "`seed` must be below 2^43"),
+        (["--out", __file__], "`folder` (--out) must be a folder"),
+    ],
+)
+def test_the_plain_entry_answers_bad_input_in_one_line(changes, rule, tmp_path, capsys):
+    assert main([*ARGUMENTS, "--out", str(tmp_path), *changes]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("uncork: ") and rule in error and error.count("\n") == 1
 
 
 def test_the_plain_entry_needs_torch_and_numpy_only(tmp_path):

@@ -12,8 +12,17 @@ from uncork.synthetic.grid import Grid, full_grid, run_grid
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, bundle; exit code 0 also when a time limit leaves cells for the next run."""
+    """Exit code 0 also when a time limit leaves cells for the next run; 2 for bad input, with one line."""
     options = _parser().parse_args(arguments)
+    try:
+        _run(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"uncork: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
     grid = full_grid() if options.full else Grid()
     chosen = {
         name: getattr(options, name)
@@ -41,7 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{outcome.found} cells found, {outcome.made} made, {outcome.left} left", flush=True)
     if options.bundle:
         print(f"{bundle(options.out, options.bundle)} cells in {options.bundle}", flush=True)
-    return 0
 
 
 class _Printer:

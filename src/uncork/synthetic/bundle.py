@@ -24,13 +24,21 @@ def unbundle(file: Path, folder: Path) -> int:
 
     count = 0
     for record in _cells(file):
-        save(Path(folder), Cell(**record["cell"]), record)
+        try:
+            cell = Cell(**record["cell"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"`{file}` must hold whole records of cells, but one has no cell or another kind of it "
+                f"({error}). Remove that line, or take the file from where it was made."
+            ) from error
+        save(Path(folder), cell, record)
         count += 1
     return count
 
 
 def _cells(file: Path) -> Iterator[dict[str, Any]]:
     for record in read_jsonl(file):
-        if record.get("kind") != KIND:
-            raise ValueError(f"`{file}` must hold synthetic cells; found kind {record.get('kind')!r}.")
+        kind = record.get("kind") if isinstance(record, dict) else None
+        if kind != KIND:
+            raise ValueError(f"`{file}` must hold synthetic cells; found kind {kind!r}.")
         yield record

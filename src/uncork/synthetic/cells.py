@@ -74,11 +74,20 @@ def cell_path(folder: Path, cell: Cell) -> Path:
 
 
 def load_finished(folder: Path, cell: Cell, settings: Settings) -> dict[str, Any] | None:
-    """The cell's record if it is there; a record made with other settings is an error, not a result."""
+    """The cell's record if it is there; one of another cell or other settings is an error, not a result."""
     path = cell_path(folder, cell)
     if not path.exists():
         return None
     record = read_json(path)
+    if not isinstance(record, dict) or not record.keys() >= {"cell", "settings", "metrics", "stopped"}:
+        raise ValueError(
+            f"`{path}` must hold the whole record of a cell. Remove it, and the cell is run again."
+        )
+    if record["cell"] != asdict(cell):
+        raise ValueError(
+            f"`{path}` must hold the cell it is named for; found {record['cell']}. "
+            "Remove it, or choose another folder."
+        )
     if record["settings"] != _plain(settings):
         raise ValueError(
             f"`{path}` was made with other settings than these. Choose another folder, or remove it."

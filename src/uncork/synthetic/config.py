@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 HEADS = ("softmax", "temperature", "sigsoftmax", "mos", "monotone", "plif")
 
+# Seeds of blocks lie 2^20 apart and must fit in 64 bits.
+SEEDS = 2**43
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
@@ -29,6 +32,8 @@ class Cell:
         at_least("width", self.width, 1)
         at_least("contexts", self.contexts, 1)
         at_least("seed", self.seed, 0)
+        if self.seed >= SEEDS:
+            raise ValueError(f"`seed` must be below 2^43 = {SEEDS}; got {self.seed}. Choose a smaller one.")
         if not (self.concentration > 0 and math.isfinite(self.concentration)):
             raise ValueError(f"`concentration` must be positive and finite; got {self.concentration}.")
         if self.head not in HEADS:
@@ -37,10 +42,10 @@ class Cell:
     @property
     def name(self) -> str:
         """A file name that says everything."""
-        return (
-            f"M{self.vocabulary}-D{self.width}-a{self.concentration:g}-N{self.contexts}"
-            f"-{self.head}-s{self.seed}"
-        )
+        alpha = f"{self.concentration:g}"
+        if float(alpha) != self.concentration:  # 0.10000001 is not 0.1
+            alpha = repr(float(self.concentration))
+        return f"M{self.vocabulary}-D{self.width}-a{alpha}-N{self.contexts}-{self.head}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import torch
 
 from uncork.results import write_json
 from uncork.synthetic.cells import load_finished, run_cell, save
-from uncork.synthetic.config import HEADS, Cell, Settings
+from uncork.synthetic.config import HEADS, Cell, Settings, at_least
 from uncork.synthetic.tasks import Task
 
 
@@ -103,8 +103,11 @@ def run_grid(
     """Run every cell that has no file in `folder` yet; with `workers` > 1 in as many processes."""
     settings = settings or Settings()
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`folder` (--out) must be a folder; `{folder}` is a file. Choose another name.")
+    at_least("workers", workers, 1)
+    _check_device(device)
     cells = list(grid.cells())
-    write_json(folder / "config.json", {"kind": "synthetic", "settings": vars(settings)})
     outcome = Outcome()
     waiting = []
     for cell in cells:
@@ -113,6 +116,8 @@ def run_grid(
             waiting.append(cell)
         else:
             outcome.records.append(record)
+    # Only now: what is there was made with these settings, or the run has ended above.
+    write_json(folder / "config.json", {"kind": "synthetic", "settings": vars(settings)})
     outcome.found = len(outcome.records)
     report(outcome.found, len(cells), "starting")
     run = _run_here if workers == 1 else _run_in_processes
@@ -124,6 +129,23 @@ def run_grid(
         report(done, len(cells), _line(record))
     outcome.left = len(cells) - outcome.found - outcome.made
     return outcome
+
+
+def _check_device(device: str) -> None:
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = None
+    if place is None or place.type not in CACHE_BYTES:
+        raise ValueError(
+            f"`device` must be cpu, cuda, or cuda and a number; got {device!r}. Use cuda:0 or cpu."
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if place.type == "cuda" and (place.index or 0) >= count:
+        raise ValueError(
+            f"`device` must be available here, where torch sees {count} GPUs; got {device!r}. "
+            f"Use {'a lower number or ' if count else ''}cpu."
+        )
 
 
 class _Clock:
