@@ -259,3 +259,14 @@ def test_autocast(name):
     torch.testing.assert_close(loss, head(hidden, target), rtol=5e-2, atol=5e-2)
     loss.backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in head.parameters())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda f: MonotonicHead(4, 9, f), lambda f: MixtureHead(4, 9, 3, function=f)]
+)
+def test_scores_refuse_a_function_of_nan(make):
+    head = make(PLIF(10))
+    head.function.v.data[3] = float("nan")
+    for call in (head, head.log_prob, head.sample):
+        with pytest.raises(ValueError, match="`function` must have finite parameters"):
+            call(torch.randn(2, 4))

@@ -142,3 +142,8 @@ def test_shapes():
 def test_bad_arguments(keywords, kind, message):
     with pytest.raises(kind, match=message):
         head_of("softmax").sample(torch.randn(2, D), **keywords)
+
+
+def test_a_temperature_next_to_nothing_takes_the_most_probable_word():
+    head, hidden = SoftmaxHead(3, 7), torch.randn(5, 3)
+    assert torch.equal(head.sample(hidden, temperature=1e-38), head.predict(hidden))

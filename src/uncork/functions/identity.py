@@ -16,3 +16,6 @@ class Identity(AbstractMonotone):
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
         return IDENTITY
+
+    def extra_repr(self) -> str:
+        return "z"

@@ -19,6 +19,9 @@ class SigSoftmax(AbstractMonotone):
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
         return Pointwise("sigsoftmax", (0.0, 2.0))
 
+    def extra_repr(self) -> str:
+        return "2z - softplus(z)"
+
 
 class GeneralizedSigSoftmax(AbstractMonotone):
     """f(z) = k(z - c) + c - (k - 1) softplus(z - c), slope k far below c and 1 far above it.

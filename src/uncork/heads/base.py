@@ -111,7 +111,9 @@ class AbstractHead(nn.Module, abc.ABC):
             generator: makes the draw repeatable.
         """
         _check_sampling(temperature, top_k, top_p)
-        log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes) / temperature
+        log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes)
+        # From the highest on: a low temperature must not make all of them infinite.
+        log_p_NV = (log_p_NV - log_p_NV.amax(-1, keepdim=True)) / temperature
         if top_k is not None and top_k < self.num_classes:
             kept = log_p_NV.topk(int(top_k), dim=-1)  # k words even where some are equal
             log_p_NV = torch.full_like(log_p_NV, -torch.inf).scatter_(-1, kept.indices, kept.values)
@@ -166,6 +168,6 @@ def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) 
             "head.predict(hidden)."
         )
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
-        raise ValueError(f"`top_k` must be an int of at least 1, or None, got {top_k!r}.")
+        raise ValueError(f"`top_k` must be an int of at least 1, or None, got {top_k!r}. Pass such as 50.")
     if top_p is not None and not 0.0 < top_p <= 1.0:
-        raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}.")
+        raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}. Pass such as 0.9.")

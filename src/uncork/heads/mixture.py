@@ -42,10 +42,10 @@ class MixtureHead(AbstractHead):
         if function is not None and not isinstance(function, nn.Module):
             raise TypeError(
                 "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), or None, got "
-                f"{function!r}."
+                f"{function!r}. Make an instance of a class; leave it out for plain softmaxes."
             )
         if not 0.0 <= finite("dropout", dropout) < 1.0:
-            raise ValueError(f"`dropout` must lie in [0, 1), got {dropout}.")
+            raise ValueError(f"`dropout` must lie in [0, 1), got {dropout}. Pass a share such as 0.3.")
         self.in_features, self.num_classes = sizes(in_features, num_classes)
         self.components = at_least("components", components, 1)
         width = in_features if embedding_features is None else embedding_features

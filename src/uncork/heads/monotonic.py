@@ -31,7 +31,7 @@ class MonotonicHead(AbstractHead):
         if not isinstance(function, nn.Module):
             raise TypeError(
                 "`function` must be an increasing nn.Module such as uncork.functions.PLIF(), got "
-                f"{function!r}. For a plain softmax use SoftmaxHead."
+                f"{function!r}. Make an instance of a class; for a plain softmax use SoftmaxHead."
             )
         self.in_features, self.num_classes = sizes(in_features, num_classes)
         self.weight, self.bias = weight_and_bias(self.in_features, self.num_classes, bias, device, dtype)

@@ -38,7 +38,9 @@ def chunk_bytes(size: int) -> Iterator[None]:
     bits. A chunk is never less than one token.
     """
     if not isinstance(size, int) or isinstance(size, bool):
-        raise TypeError(f"`size` must be an int, a number of bytes, got {size!r}.")
+        raise TypeError(
+            f"`size` must be an int, a number of bytes, got {size!r}. Pass a whole number such as 2**26."
+        )
     if size < 1:
         raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB on CPU.")
     # The default is known by its number, and may be exceeded by what is faster; what was asked for may not.

@@ -177,7 +177,8 @@ def _marked(problem: Problem) -> Tensor:
 @functools.cache
 def _build() -> tuple[ctypes.CDLL | None, str]:
     """The loaded library and "", or None and the reason."""
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    # Not $CC: no environment variable changes a result, and compilers round differently.
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None, "no C compiler found"
     reason = ""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from uncork.ops import autocast, matmul, nonfinite, validate
+from uncork.ops import autocast, matmul, nonfinite, table, validate
 from uncork.ops.problem import compute_dtype
 
 
@@ -89,8 +89,10 @@ def _scores(
     if function is None:
         return z
     validate.function(function, z.device)
+    if not torch.compiler.is_compiling() and (z.device.type == "cpu" or nonfinite.detecting()):
+        validate.finite_function(function.parameters())
     with autocast.off(z.device.type):
-        return function(z)
+        return table.elementwise(function(z), z)
 
 
 def _logits(input: Tensor, linear_weight: Tensor, linear_bias: Tensor | None) -> Tensor:

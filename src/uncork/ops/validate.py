@@ -1,9 +1,10 @@
 """Checks of what users pass in: the argument, the rule, what came, the remedy.
 
-All but `values` read shapes and dtypes and run anywhere. `values` reads the targets themselves, on an
-accelerator, where it would wait for the device, only inside `uncork.detect_nonfinite`.
+All but `values` and `finite_function` read shapes and dtypes and run anywhere. Those two read the numbers
+themselves, on an accelerator, where that would wait for the device, only inside `uncork.detect_nonfinite`.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any
@@ -189,16 +190,20 @@ def function(value: Any, device: torch.device) -> None:
             )
 
 
+def finite_function(tensors: Iterable[Tensor]) -> None:
+    """The parameters of a function, or its table."""
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise ValueError(
+            "`function` must have finite parameters and values, got NaN or infinity among them. Load an "
+            "earlier state, start again with a smaller learning rate, or tabulate over a smaller bound."
+        )
+
+
 def values(problem: Problem) -> None:
     """Finite functions, targets in range, distributions that are ones; where: see the module's head."""
     if problem.target.device.type != "cpu" and not nonfinite.detecting():
         return
-    for parameter in problem.form.tensors:
-        if not bool(parameter.isfinite().all()):
-            raise ValueError(
-                "`function` must have finite parameters and values, got NaN or infinity among them. Load an "
-                "earlier state, start again with a smaller learning rate, or tabulate over a smaller bound."
-            )
+    finite_function(problem.form.tensors)
     given = problem.target
     if given.numel() == 0:
         return
