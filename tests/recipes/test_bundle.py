@@ -71,6 +71,33 @@ def test_another_file_is_no_bundle(text, runs, tmp_path):
     assert not (tmp_path / "all.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [
+        ("config.json", "{}", "lacks 'data'"),
+        ("config.json", "[]", "lacks"),
+        ("config.json", '{"data": {}}', "config lacks name, seed"),
+        ("provenance.json", "[]", "provenance is missing or of another kind"),
+        ("result.json", "[]", "result is missing or of another kind"),
+    ],
+)
+def test_a_run_that_is_not_whole_is_named(name, text, reason, runs, tmp_path):
+    folder = tmp_path / "cut"
+    for file in ("config.json", "provenance.json", "result.json"):
+        write_json(folder / file, read_json(runs / "a" / "ended" / file))
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=f"whole records of runs; of `.*cut` .*{reason}.*Leave it out"):
+        bundle([folder], tmp_path / "all.jsonl")
+
+
+def test_so_is_a_line_of_another_bundle(runs, tmp_path):
+    record = run_record(runs / "a" / "ended")
+    del record["provenance"]
+    (tmp_path / "cut.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match="of `.*cut.jsonl` provenance is missing"):
+        bundle([tmp_path / "cut.jsonl"], tmp_path / "all.jsonl")
+
+
 def test_the_commands_say_what_they_wrote(runs, tmp_path, capsys):
     file = tmp_path / "all.jsonl"
     assert main(["bundle", str(runs), "-o", str(file)]) == 0

@@ -10,6 +10,7 @@ from records import THEORY, grid, record, write_runs
 
 from uncork import cli
 from uncork.report import build, load, markdown, pictures, write_report
+from uncork.report.load import Results
 from uncork.results import write_json
 
 
@@ -94,6 +95,13 @@ def test_one_seed_and_missing_heads_still_make_a_page(tmp_path):
     assert "One seed: no spread is known" in page and "The claim needs" in page
 
 
+@pytest.mark.parametrize("count, said", [(5, ""), (6, "for the 5 smallest of 6 concentrations")])
+def test_concentrations_without_a_picture_of_samples_are_mentioned(count, said):
+    cells = [record("plif", 2, concentration=0.1 * (i + 1)) for i in range(count)]
+    setting = next(section for section in build(Results(cells)) if section.anchor == "setting")
+    assert said in setting.paragraphs[0] and ("smallest" in setting.paragraphs[0]) == bool(said)
+
+
 def test_cells_and_their_bundle_count_once(tmp_path):
     import json
 
@@ -165,8 +173,9 @@ def test_of_several_theory_tables_the_latest_is_shown_and_the_others_are_named(t
 def test_files_of_other_kinds_are_named_not_drawn(tmp_path):
     write_runs(tmp_path, [record("plif", 2)])
     write_json(tmp_path / "result.json", {"kind": "something else"})
+    write_json(tmp_path / "list.json", {"kind": []})
     page = write_report([tmp_path], tmp_path / "r.html")[0].read_text(encoding="utf-8")
-    assert "Not shown" in page and "result.json" in page
+    assert "Not shown" in page and "result.json" in page and "list.json" in page
 
 
 def test_theory_alone_makes_a_page(tmp_path):

@@ -75,11 +75,40 @@ def _records(run: Path) -> list[dict[str, Any]]:
     if not run.exists():
         raise ValueError(f"`runs` must name existing folders or bundles; `{run}` does not exist.")
     if run.is_dir():
-        return [described(run_record(folder)) for folder in find_runs(run)]
+        return [described(folder_record(folder)) for folder in find_runs(run)]
     records = list(read_jsonl(run)) if run.suffix == ".jsonl" else []
     if not records or any(not isinstance(each, dict) or each.get("kind") != RUN_KIND for each in records):
         raise ValueError(f"`runs` must name run folders or bundles of `uncork bundle`; `{run}` is neither.")
-    return [described(record) for record in records]
+    return [described(_whole(record, run)) for record in records]
+
+
+def folder_record(folder: Path) -> dict[str, Any]:
+    """`run_record`, with an error that names the folder where its files are JSON and not a run's."""
+    try:
+        record = run_record(folder)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(not_whole(folder, f"`config.json` lacks {error}")) from error
+    return _whole(record, folder)
+
+
+def _whole(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The record, if it has what runs are told apart and sorted by."""
+    config = record.get("config")
+    lost = [name for name in ("name", "seed", "data") if not isinstance(config, dict) or name not in config]
+    if lost:
+        raise ValueError(not_whole(path, f"its config lacks {', '.join(lost)}"))
+    for part, kind in (("provenance", dict), ("metrics", list), ("result", dict | None)):
+        if part not in record or not isinstance(record[part], kind):
+            raise ValueError(not_whole(path, f"{part} is missing or of another kind"))
+    return record
+
+
+def not_whole(path: Path, reason: str, kind: str = "runs") -> str:
+    """What is said of a file that is JSON and not what it should be."""
+    return (
+        f"`runs` must hold whole records of {kind}; of `{path}` {reason}. Leave it out, or take it from "
+        "where it was made."
+    )
 
 
 def report_bundle(runs: Iterable[Path], output: Path) -> int:

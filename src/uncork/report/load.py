@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uncork.recipes.bundle import each_once
+from uncork.recipes.bundle import each_once, folder_record, not_whole
 from uncork.report.language.runs import Run
-from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl, run_record
+from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl
 
 
 CELL_KIND, THEORY_KIND = "synthetic-cell", "theory"
@@ -36,13 +36,13 @@ def load(runs: Iterable[Path]) -> Results:
         if not run.exists():
             raise ValueError(f"`runs` must name existing folders or files; `{run}` does not exist.")
         folders = find_runs(run)
-        records += [_folder_record(folder) for folder in folders]
+        records += [_checked(folder_record(folder), folder) for folder in folders]
         for path in _files(run, folders):
             for record in _records(path):
                 kind = record.get("kind") if isinstance(record, dict) else None
                 if kind == RUN_KIND:
                     records.append(_checked(record, path))
-                elif kind in found:
+                elif kind in (CELL_KIND, THEORY_KIND):
                     found[kind].append((record, path))
                 elif path.name != "config.json" and path not in results.other:
                     results.other.append(path)
@@ -91,20 +91,12 @@ CELL_NAMES = ("certified", "function", "rank", "rate", "stopped", "passes", "fit
 ROW_NAMES = ("statement", "computed", "left", "relation", "right", "holds", "as_printed_false", "as_expected")
 
 
-def _folder_record(folder: Path) -> dict[str, Any]:
-    try:
-        record = run_record(folder)
-    except (AttributeError, KeyError, TypeError) as error:  # a file that is JSON and not what it should be
-        raise ValueError(_not_whole("runs", folder, f"`config.json` lacks {error}")) from error
-    return _checked(record, folder)
-
-
 def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
     """The record, if it has what is read of it; one that was edited or cut may not."""
     # Before a run has ended it has no result.
     _check_parts("runs", record, RUN_PARTS, path, optional="result")
     if not isinstance(record.get("metrics"), list):
-        raise ValueError(_not_whole("runs", path, "it has no list of metrics"))
+        raise ValueError(not_whole(path, "it has no list of metrics"))
     return record
 
 
@@ -117,14 +109,7 @@ def _check_parts(
             continue
         lost = names if not isinstance(held, dict) else [name for name in names if name not in held]
         if lost:
-            raise ValueError(_not_whole(kind, path, f"its {part} lacks {', '.join(lost)}"))
-
-
-def _not_whole(kind: str, path: Path, reason: str) -> str:
-    return (
-        f"`runs` must hold whole records of {kind}; of `{path}` {reason}. Leave it out, or take it from "
-        "where it was made."
-    )
+            raise ValueError(not_whole(path, f"its {part} lacks {', '.join(lost)}", kind))
 
 
 def _take_cells(results: Results, found: list[Found]) -> None:
@@ -145,7 +130,7 @@ def _take_cells(results: Results, found: list[Found]) -> None:
 def _check_cell(record: dict[str, Any], path: Path) -> None:
     lost = [name for name in CELL_NAMES if name not in record]
     if lost:
-        raise ValueError(_not_whole("synthetic cells", path, f"the record lacks {', '.join(lost)}"))
+        raise ValueError(not_whole(path, f"the record lacks {', '.join(lost)}", "synthetic cells"))
     diverged = record["stopped"] == "diverged"  # nothing is measured then
     _check_parts("synthetic cells", record, CELL_PARTS, path, optional="metrics" if diverged else None)
 
@@ -169,7 +154,7 @@ def _take_theory(results: Results, found: list[Found]) -> None:
         )
         if not whole:
             reason = f"`rows` is no list of statements with {', '.join(ROW_NAMES)}"
-            raise ValueError(_not_whole("`uncork theory`", path, reason))
+            raise ValueError(not_whole(path, reason, "`uncork theory`"))
     if found:
         results.theory = max(found, key=lambda each: _started(each[0]))[0]
         results.unused_theory = [path for record, path in found if record != results.theory]

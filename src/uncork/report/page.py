@@ -15,6 +15,7 @@ from uncork.results import write_atomic
 
 
 TEMPLATE = Path(__file__).with_name("page.html")
+SAMPLED = 5  # concentrations that one picture of samples tells apart by colour
 
 
 def write_report(runs: list[Path], output: Path, figure_folder: Path | None = None) -> list[Path]:
@@ -75,7 +76,10 @@ def _illustrations(grouped: list[Panel]) -> Section:
         "Word vectors are shared, each context has a free vector, and every head is fitted to the same "
         "distributions by cross-entropy."
     )
-    pictures: list[Drawing] = [partial(figures.dirichlet_figure, m, concentrations) for m in vocabularies]
+    drawn = concentrations[:SAMPLED]
+    if len(drawn) < len(concentrations):
+        text += f" Samples are drawn for the {SAMPLED} smallest of {len(concentrations)} concentrations."
+    pictures: list[Drawing] = [partial(figures.dirichlet_figure, m, drawn) for m in vocabularies]
     return Section("setting", "The setting", [text], [*pictures, figures.plif_figure], [])
 
 
