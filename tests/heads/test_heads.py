@@ -170,6 +170,15 @@ def test_predict_in_chunks(name):
         assert torch.equal(head.predict(hidden), whole)
 
 
+def test_predict_counts_every_component_in_its_budget(monkeypatch):
+    head, lengths = MixtureHead(D, V, components=5), []
+    ranking = head.ranking
+    monkeypatch.setattr(head, "ranking", lambda part: lengths.append(len(part)) or ranking(part))
+    with uncork.chunk_bytes(16 * V * 5 * 3):
+        head.predict(torch.randn(8, D))
+    assert lengths == [3, 3, 2]
+
+
 def test_predict_sees_past_a_saturated_function():
     """Far beyond its cap every score is the same float32; the logits still know the order."""
     head = MonotonicHead(1, 3, SoftCap(1.0), bias=False)
@@ -222,6 +231,14 @@ def test_mixture_dropout_only_in_training():
     assert torch.equal(head(hidden), head(hidden))
 
 
+def test_mixture_dropout_acts_on_the_latent_vectors_themselves():
+    head, hidden = MixtureHead(D, V, components=3, dropout=0.5), 3.0 * torch.randn(20, D)
+    dropped, _ = head.latents(hidden)
+    kept, _ = head.eval().latents(hidden)
+    assert 0.3 < (dropped == 0.0).double().mean() < 0.7
+    torch.testing.assert_close(dropped, torch.where(dropped == 0.0, 0.0, 2.0 * kept))
+
+
 def test_mixture_dropout_can_be_replaced():
     head = MixtureHead(D, V, components=3, dropout=0.5)
     seen = []
@@ -247,6 +264,13 @@ def test_low_precision_scores(name):
     assert loss.dtype == torch.float32 and loss.isfinite()
     loss.backward()
     assert all(p.grad.dtype == torch.bfloat16 for p in head.parameters())
+
+
+def test_the_prior_of_a_low_precision_mixture_is_normalised_in_float32():
+    head = MixtureHead(D, V, components=15, dtype=torch.bfloat16)
+    _, log_prior = head.latents(torch.randn(9, D, dtype=torch.bfloat16))
+    assert log_prior.dtype == torch.float32
+    torch.testing.assert_close(log_prior.exp().sum(-1), torch.ones(9), rtol=0, atol=1e-6)
 
 
 @over_heads

@@ -100,6 +100,11 @@ def test_top_p():
     assert_follows(frequencies(distribution(p), torch.zeros(1, 1), top_p=1.0), torch.tensor(p))
 
 
+def test_top_p_stops_at_the_word_that_reaches_it():
+    counts = frequencies(distribution([0.25, 0.25, 0.25, 0.25]), torch.zeros(1, 1), top_p=0.5)
+    assert (counts > 0).sum() == 2
+
+
 def test_top_k_then_top_p():
     """The mass of top_p is counted among the words top_k left."""
     p = [0.4, 0.3, 0.2, 0.1]

@@ -8,7 +8,17 @@ import pytest
 import torch
 
 import uncork
-from tests.helpers import CHUNKED, CHUNKED_TORCH, assert_same, make_case, ours, rms, truth
+from tests.helpers import (
+    CHUNKED,
+    CHUNKED_TORCH,
+    assert_same,
+    gradients,
+    make_case,
+    our_loss,
+    ours,
+    rms,
+    truth,
+)
 from uncork.functions import PLIF
 from uncork.ops import cpu_pass
 
@@ -155,6 +165,12 @@ def test_exponential(low, high):
     assert ((found - right).abs() <= 5e-7 * right + smallest).all()
 
 
+def in_one_chunk(case):
+    """With room for as many threads as there are."""
+    with CHUNKED.on(10**8):
+        return gradients(our_loss(case, CHUNKED.name), case)
+
+
 @compiled
 @pytest.mark.parametrize("function", [None, "scale", "plif7", "plif1001"])
 def test_threads(threads, function):
@@ -163,12 +179,21 @@ def test_threads(threads, function):
     results = {}
     for count in (1, 2, 3, 4):
         threads(count)
-        with CHUNKED.on(10**8):
-            first = ours(case, CHUNKED)
-        assert_same(ours(case, CHUNKED), first, rtol=0, atol=0)
-        results[count] = first
+        results[count] = in_one_chunk(case)
+        assert_same(in_one_chunk(case), results[count], rtol=0, atol=0)
     for count in (2, 3, 4):
         assert_same(results[count], results[1], rtol=1e-6, atol=1e-9)
+
+
+@compiled
+def test_threads_keep_sums_of_their_own(threads):
+    """More threads than cores, and sums long enough for two to meet: lost additions would show."""
+    case = make_case((4000,), 4, 300, function=PLIF(2, 20.0), dtype=torch.float32)
+    found = []
+    for count in (1, 8):
+        threads(count)
+        found.append(in_one_chunk(case)["function.v"])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=0)
 
 
 @compiled
@@ -201,14 +226,14 @@ def test_more_threads_than_the_budget_holds(threads):
     assert all(tokens >= 4 for tokens, _ in made) and all(1 <= used < 4 for _, used in made)
 
 
+class Falling(torch.nn.Module):
+    def forward(self, z):
+        return -10 * z
+
+
 @compiled
 def test_a_function_that_is_not_increasing_shows():
     """It breaks the contract; the loss must not be a plausible number of the wrong sign or size."""
-
-    class Falling(torch.nn.Module):
-        def forward(self, z):
-            return -10 * z
-
     function = uncork.functions.Tabulated(Falling(), knots=100)
     bias = torch.linspace(-15, 15, 31)
     loss = uncork.linear_cross_entropy(
@@ -219,3 +244,14 @@ def test_a_function_that_is_not_increasing_shows():
             torch.zeros(1, 1), torch.zeros(31, 1), torch.tensor([0]), linear_bias=bias, function=function
         )
     assert not loss.isfinite() or torch.allclose(loss, right)
+
+
+@compiled
+def test_one_word_beyond_the_top_shows():
+    """It is exp(90) times the word of the highest logit, more than float32 holds."""
+    weight = torch.tensor([[-4.5], [4.5]])
+    function = uncork.functions.Tabulated(Falling(), knots=100)
+    loss = uncork.linear_cross_entropy(
+        torch.ones(1, 1), weight, torch.tensor([1]), function=function, backend="chunked"
+    )
+    assert not loss.isfinite()

@@ -152,9 +152,9 @@ WRONG = {
         r"`target` of distributions over words.*\(4, 5\).*\(4,\)",
     ),
     "target beyond the words": (
-        {"target": torch.tensor([0, 1, 7, 3])},
+        {"target": torch.tensor([0, 1, V, 3])},
         ValueError,
-        r"`target`.*\[0, 5\) or equal ignore_index=-100, got 7 for token 2.*ignore_index",
+        r"`target`.*\[0, 5\) or equal ignore_index=-100, got 5 for token 2.*ignore_index",
     ),
     "target below 0": ({"target": torch.tensor([0, -1, 2, 3])}, ValueError, r"`target`.*got -1 for token 1"),
     "target requires gradients": (

@@ -185,3 +185,8 @@ def test_zeros_follow(shape):
     assert longer.dtype == x.dtype and longer.is_contiguous()
     assert torch.equal(longer[:5], x) and longer.shape == (8, *shape[1:]) and not longer[5:].any()
     assert matmul.with_zeros(x, 5) is x
+
+
+def test_three_parts_in_low_precision_hold_all_of_a_float32():
+    x = torch.randn(1000)
+    assert torch.equal(matmul._parts(x, torch.bfloat16).double().sum(0), x.double())

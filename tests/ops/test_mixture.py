@@ -10,6 +10,7 @@ from tests.helpers import (
     assert_as_accurate_as_torch,
     assert_same,
     make_case,
+    naive,
     ours,
     over_backends,
     over_fused,
@@ -39,6 +40,17 @@ def test_one_component_is_the_plain_loss(backend, function, dtype, dense, reduct
     mixed["input"] = mixed["input"][:, 0]
     rtol = 1e-12 if dtype == torch.float64 else 2e-6
     assert_same(mixed, single, rtol=rtol, atol=rtol / 100)
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@over_backends
+def test_the_prior_of_one_component_counts(backend, dtype, dense):
+    """Though it has nothing to share: what is passed is added."""
+    case = make_case((3,), components=1, dense=dense, reduction="none", dtype=dtype)
+    case.log_prior = torch.tensor([[-0.5], [0.0], [-2.0]], dtype=dtype, device=DEVICE).requires_grad_()
+    rtol = 1e-12 if dtype == torch.float64 else 2e-6
+    assert_same(ours(case, backend), naive(case), rtol=rtol, atol=rtol)
 
 
 @over_backends

@@ -79,6 +79,15 @@ def test_zeros_make_the_minimum_an_infimum():
     assert maximum_entropy(target[0].numpy(), words.numpy()).value == pytest.approx(0, abs=1e-9)
 
 
+def test_the_certificate_holds_on_a_face_of_the_hull():
+    """P is the middle of an edge: Q tends to the three words there, and no finite h is the best."""
+    words = torch.tensor([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    target = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    optimum = minimum_cross_entropy(target, words, max_iterations=10)
+    assert float(optimum.lower) == pytest.approx(np.log(3), abs=1e-9)
+    assert 0 <= float(optimum.gap) <= 1e-4
+
+
 @pytest.mark.parametrize("width", [1, 2, 4, 13])
 def test_certificates_with_many_zeros(width):
     target, weight = problem()
