@@ -69,6 +69,16 @@ def test_a_cut_file_is_noticed(tmp_path, size):
         load_tensors(path)
 
 
+def test_another_shape_in_the_header_is_damage(tmp_path):
+    path = tmp_path / "x"
+    save_tensors(path, {"a": torch.arange(6.0).view(2, 3)}, {})
+    damaged = path.read_bytes().replace(b'"shape":[2,3]', b'"shape":[3,2]')
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedCheckpoint, match="hash"):
+        load_tensors(path)
+
+
 def test_pickles_are_not_read(tmp_path):
     torch.save({"a": torch.zeros(2)}, tmp_path / "x")
     with pytest.raises(DamagedCheckpoint):

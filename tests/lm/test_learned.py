@@ -120,6 +120,11 @@ def test_quantiles_of_a_few_numbers():
     assert quantiles(torch.tensor([3.0, 1.0, 2.0]), (0.0, 0.5, 1.0)) == [1.0, 2.0, 3.0]
 
 
+def test_quantiles_are_the_nearest_members():
+    values = torch.arange(101.0).flip(0)
+    assert quantiles(values, (0.0, 0.29, 0.576, 1.0)) == [0.0, 29.0, 58.0, 100.0]
+
+
 def test_the_start_is_drawn_again_as_the_run_drew_it(make_config, tmp_path):
     """A frozen random function has not moved; the same one that learned has, and drawing disturbs nothing."""
     for name, settings, moved in (("frozen", {"frozen": True}, False), ("learned", {"lr": 1000.0}, True)):

@@ -97,6 +97,20 @@ def test_a_written_out_run_with_changing_rates_and_two_groups():
         torch.testing.assert_close(optimizer.state[p]["average"], sums[p] / count)
 
 
+def test_a_factor_multiplies_the_gradients_of_every_group_and_not_their_decay():
+    ours = problem()
+    other = copy.deepcopy(ours)
+    groups = lambda pair: [{"params": pair[:1]}, {"params": pair[1:], "lr": 0.5, "weight_decay": 0.1}]
+    optimizer = AveragedSGD(groups(ours), lr=0.25, weight_decay=0.01)
+    sgd = torch.optim.SGD(groups(other), lr=0.25, weight_decay=0.01)
+    set_gradients(ours, 0)
+    for p, q in zip(ours, other, strict=True):
+        q.grad = 0.125 * p.grad
+    optimizer.step(factor=torch.tensor(0.125, dtype=torch.float64))
+    sgd.step()
+    torch.testing.assert_close(ours, other, rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize(
     ("losses", "fires_at"),
     [
