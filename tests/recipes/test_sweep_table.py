@@ -8,7 +8,7 @@ import pytest
 from uncork.recipes import watch as watch_module
 from uncork.recipes.outcome import read_outcome
 from uncork.recipes.plan import plan
-from uncork.recipes.table import write_table
+from uncork.recipes.table import _add_ratios, write_table
 from uncork.recipes.watch import Watch, Watched, describe
 from uncork.results import append_jsonl, read_json, write_json
 
@@ -65,6 +65,12 @@ def test_the_unfinished_are_listed_apart(runs, tmp_path):
     assert "| embedded_plif-3 | stopped | 3 of 9 | 30.00 |" in text
     row = "| embedded_softmax | 1,234 | 3 of 3 | 52.00 ± 1.00 | 44.67 ± 4.04 | 3.0 | 1.00 | 3 MiB |"
     assert row in text and "| 2 of 2 |" not in text and "| 2 of 3 |" in text
+
+
+def test_ratios_are_to_the_first_softmax():
+    rows = [{"head": "softmax", "corpus": "penn", "seconds_per_epoch": s} for s in (10.0, 20.0)]
+    _add_ratios(rows)
+    assert [row["time_ratio_to_softmax"] for row in rows] == [1.0, 2.0]
 
 
 def test_without_a_softmax_there_is_no_ratio_and_carried_runs_are_told(runs, tmp_path):

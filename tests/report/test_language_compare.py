@@ -157,6 +157,11 @@ def test_a_control_of_one_seed_is_shown_and_not_tested():
     assert "Not tested" not in " ".join(reading.verdict(only(*story())))
 
 
+def test_a_function_of_one_seed_is_not_missing_a_control():
+    alone = only(run("penn_plif", 1, 58.0), run("penn_softmax", 1, 60.0))
+    assert compare.untested(alone) == []
+
+
 def test_numbers_agree_with_their_nouns():
     """Two seeds of two heads: one comparison, of one width; and one epoch."""
     tests = {("plif", 1): 58.0, ("plif", 2): 58.2, ("softmax", 1): 60.0, ("softmax", 2): 60.3}

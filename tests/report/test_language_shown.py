@@ -49,6 +49,12 @@ def test_costs_fall_back_on_the_metrics_and_compare_one_hardware_only():
     )
 
 
+def test_memory_is_the_most_of_all_seeds():
+    peaks = ((1, 5), (2, 7), (3, 6))
+    trial = only(*(run("penn_softmax", s, 60.0 + s, peak_memory_bytes=m * 2**20) for s, m in peaks))
+    assert cells(tables.cost_table(trial), "softmax")["peak memory, MiB"] == "7"
+
+
 def test_costs_are_compared_with_runs_of_the_same_time():
     """Two sweeps, the second with more runs side by side; each head is in one of them only."""
     first, second = "2026-01-01T00:00:00+00:00", "2026-01-01T00:05:00+00:00"
@@ -126,11 +132,14 @@ def test_seconds_side_by_side():
     assert first.seconds_beside(second) == 0.0
 
 
-def test_seconds_side_by_side_of_a_run_that_paused():
-    """Epochs 1 and 2 of 11 s each at noon, 3 to 6 an hour later."""
+@pytest.mark.parametrize("step", [200, 250])
+def test_seconds_side_by_side_of_a_run_that_paused(step):
+    """Epochs 1 and 2 of 11 s each at noon, 3 to 6 an hour later: paused at the end of one, or within one."""
     paused, other = of(run("penn_mos", 1, 60.0), run("penn_softmax", 1, 60.0))
     paused.provenance["started"] = "2026-01-01T12:00:00+00:00"
-    paused.provenance["resumed"] = [paused.provenance | {"step": 250, "started": "2026-01-01T13:00:00+00:00"}]
+    paused.provenance["resumed"] = [
+        paused.provenance | {"step": step, "started": "2026-01-01T13:00:00+00:00"}
+    ]
     for start, expected in (("11:59:30", 22.0), ("12:30:00", 0.0), ("13:00:20", 24.0)):
         other.provenance["started"] = f"2026-01-01T{start}+00:00"
         assert paused.seconds_beside(other) == other.seconds_beside(paused) == expected
@@ -195,9 +204,11 @@ def test_curves_are_means_over_seeds_where_all_have_the_epoch():
     assert means[-1] == pytest.approx(63.0) and deviations[-1] == pytest.approx(math.sqrt(2.0))
 
 
+DOUBLING = ("optim.average=doubling", "optim.average_epoch=3")
+
+
 def test_averages_that_start_anew_are_told_and_drawn():
-    changes = ("optim.average=doubling", "optim.average_epoch=3")
-    record = run("penn_softmax", 1, 60.0, changes, epochs=14)
+    record = run("penn_softmax", 1, 60.0, DOUBLING, epochs=14)
     doubling = Run.of(record)
     assert doubling.averaging_starts == [4, 7, 13] and doubling.averaged_from == 13
     rule = Doubling(3)  # the trainer's, which a report does not import
@@ -209,12 +220,22 @@ def test_averages_that_start_anew_are_told_and_drawn():
     assert Run.of(run("penn_softmax", 1, 60.0, ("optim.average=epoch",), epochs=14)).averaging_starts == [4]
     assert Run.of(run("penn_softmax", 1, 60.0, done=3)).averaging_starts == []
     assert cells(tables.run_table(only(record)), "softmax")["averaged from"] == "7"
-    trial = only(record, run("penn_plif", 1, 60.0, changes, epochs=14))
+    trial = only(record, run("penn_plif", 1, 60.0, DOUBLING, epochs=14))
     drawn: list[float] = []
     figures._averaging_marks(
         SimpleNamespace(axvline=lambda x, **_: drawn.append(x)), trial, figures.styles(trial)
     )
     assert drawn == [3.5, 6.5, 12.5]
+
+
+def test_no_average_begins_after_the_last_epoch():
+    assert Run.of(run("penn_softmax", 1, 60.0, DOUBLING, epochs=12)).averaging_starts == [4, 7]
+
+
+def test_the_first_epoch_of_an_average_belongs_to_it():
+    record = run("penn_softmax", 1, 60.0, DOUBLING, epochs=14)
+    record["metrics"][6]["valid_nll"] = 1.0
+    assert Run.of(record).best_epoch == Run.of(record).averaged_from == 7
 
 
 def test_arms_of_one_role_are_drawn_differently():

@@ -44,6 +44,24 @@ def test_only_runs_of_one_corpus_and_budget_are_compared():
     assert found[-1].title.startswith("WikiText-2")
 
 
+@pytest.mark.parametrize(
+    "average, unused",
+    [
+        ("non-monotone", "average_epoch=7"),
+        ("never", "average_epoch=7"),
+        ("never", "patience=9"),
+        ("epoch", "patience=9"),
+    ],
+)
+def test_settings_of_a_trigger_not_in_use_are_no_budget(average, unused):
+    trigger = f"optim.average={average}"
+    trial = only(
+        run("penn_softmax", 1, 60.0, (trigger,)),
+        run("penn_plif", 1, 59.0, (trigger, f"optim.{unused}")),
+    )
+    assert len(trial.arms) == 2
+
+
 def test_another_setting_is_another_arm_and_says_so():
     trial = only(
         run("penn_plif", 1, 59.0),
@@ -90,6 +108,13 @@ def test_a_run_read_twice_counts_once_as_far_as_it_got():
     assert len(each_once([whole, run("penn_plif", 2, 58.0)])) == 2
 
 
+def test_of_two_records_with_all_epochs_the_finished_one_counts():
+    before, after = run("penn_plif", 1, 58.0, done=6), run("penn_plif", 1, 58.0)
+    for order in ((before, after), (after, before)):
+        (found,) = each_once(order)
+        assert found["result"] is not None
+
+
 def test_controls_are_of_one_size_where_there_is_one():
     small = ("model.hidden=100",)
     trial = only(
@@ -105,6 +130,16 @@ def test_controls_are_of_one_size_where_there_is_one():
         "PLIF from the identity (hidden=100)": "softmax (hidden=100)",
         "MoS": "softmax",
     }
+
+
+def test_without_a_control_of_its_size_a_head_is_compared_with_the_plainest():
+    trial = only(
+        run("penn_softmax", 1, 60.0),
+        run("penn_softmax", 1, 57.0, ("model.hidden=1500",)),
+        run("penn_mos", 1, 56.0),
+    )
+    control = trial.softmax_of(arm(trial, "mos"))
+    assert control is not None and control.label == "softmax"
 
 
 @pytest.mark.parametrize("change", TUNED)
