@@ -317,6 +317,8 @@ def test_detect_nonfinite_names_word_and_component(backend):
 class Clipped(nn.Module):
     """A stranger's function; without limits it is the identity."""
 
+    limits: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("limits", torch.tensor([-torch.inf, torch.inf]))

@@ -137,7 +137,7 @@ WRONG = {
         "`target`.*indices.*distributions.*bool.*Convert",
     ),
     "target is complex": (
-        {"target": torch.zeros(N).cfloat()},
+        {"target": torch.zeros(N, dtype=torch.complex64)},
         TypeError,
         "`target`.*indices.*distributions.*complex64.*Convert",
     ),

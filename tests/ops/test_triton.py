@@ -245,7 +245,8 @@ def test_the_budget_holds_the_copy_of_dense_targets(components, given, strided, 
     def recording(*arguments):
         made = make(*arguments)
         run = made.run
-        made.run = lambda part, *rest: chunks.append(len(part.latent_NKD)) or run(part, *rest)
+        record = lambda part, *rest: chunks.append(len(part.latent_NKD)) or run(part, *rest)
+        monkeypatch.setattr(made, "run", record)
         return made
 
     monkeypatch.setattr(chunk_pass, "make_pass", recording)
