@@ -168,6 +168,8 @@ def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) 
             "head.predict(hidden)."
         )
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
-        raise ValueError(f"`top_k` must be an int of at least 1, or None, got {top_k!r}. Pass such as 50.")
+        raise ValueError(
+            f"`top_k` must be an int of at least 1, or None, got {top_k!r}. Pass a number such as 50."
+        )
     if top_p is not None and not 0.0 < top_p <= 1.0:
-        raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}. Pass such as 0.9.")
+        raise ValueError(f"`top_p` must lie in (0, 1], or be None, got {top_p!r}. Pass a number such as 0.9.")
