@@ -25,8 +25,10 @@ class MonotoneNetwork(AbstractMonotone):
     softplus(a) x, which makes it a bijection.
 
     In the chunked loss it is tabulated by default: evaluating it on every logit would need N x V x units
-    memory. The table's value is off by at most d^2/8 max|f''| and its slope by d/2 max|f''|, with
-    d = 2 bound/knots; `table_error()` gives both. `tabulate=False` evaluates it exactly, chunk by chunk.
+    memory. Within the bound the table's value is off by at most d^2/8 max|f''| and its slope by
+    d/2 max|f''|, with d = 2 bound/knots; `table_error()` gives both. Beyond it the table goes on straight,
+    while the network without `skip` flattens: losses and scores then differ. `tabulate=False` evaluates it
+    exactly, chunk by chunk.
 
     Arguments:
         units: number of sigmoids, at least 1.
