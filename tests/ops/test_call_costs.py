@@ -148,7 +148,9 @@ def test_long_rows_under_a_table(sources, dtype):
         loss.backward()
     each_chunk = ["table_counts", "token_kernel"] + ["row_gradient"] * (dtype != torch.float32)
     known = {"table_counts", "token_kernel", "row_gradient"}
-    assert [name for name in sources if name in known] == each_chunk * 2
+    # Gradients in float16 come in the backward pass.
+    forward = ["token_kernel"] * 2 if dtype == torch.float16 else []
+    assert [name for name in sources if name in known] == forward + each_chunk * 2
     assert sources.count("growth_kernel") == (dtype != torch.float32)
 
 

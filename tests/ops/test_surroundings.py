@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import weakref
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,11 +224,13 @@ def test_sums_in_fixed_order_have_room_for_z_loss(backend, function, z_loss):
 
 def test_a_budget_of_the_default_size_is_a_budget():
     """Without one, chunks may exceed the default where that is faster."""
-    default = chunked.budget("cuda")
+    default = chunked.in_bytes(chunked.budget(), "cuda")
+    problem: Any = SimpleNamespace(latent_NKD=SimpleNamespace(shape=(8192, 1, 4096), is_cuda=True))
+    chunk_pass: Any = SimpleNamespace(bytes_per_logit=4, fixed_bytes=0)
+    rows = lambda free: chunked._chunk_length(problem, chunk_pass, default, free, 300_000)
+    assert chunked.budget() == chunked.DEFAULT and rows(True) * 4 * 300_000 > default
     with uncork.chunk_bytes(default):
-        assert chunked.budget("cuda") == default - 1
-    with uncork.chunk_bytes(1000):
-        assert chunked.budget("cuda") == 1000
+        assert chunked.budget() == default and rows(False) * 4 * 300_000 <= default
 
 
 @over_fused

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.ops import autocast, validate
-from uncork.ops.chunked import budget
+from uncork.ops.chunked import budget, in_bytes
 
 
 class AbstractHead(nn.Module, abc.ABC):
@@ -85,9 +85,9 @@ class AbstractHead(nn.Module, abc.ABC):
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
         # Scores and what they are made of: about four numbers for each logit.
         per_token = 16 * self.num_classes * self._rows_per_token()
-        size = budget(hidden.device.type)
-        # No budget while torch.compile traces, and a graph would hold each chunk: then all at once.
-        parts = flat_ND.split(max(1, size // per_token)) if size else (flat_ND,)
+        parts = (flat_ND,)
+        if not torch.compiler.is_compiling():  # a graph would hold each chunk
+            parts = flat_ND.split(max(1, in_bytes(budget(), hidden.device.type) // per_token))
         words = [self.ranking(part_ND).argmax(-1) for part_ND in parts]
         flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
         return flat_N.reshape(hidden.shape[:-1])

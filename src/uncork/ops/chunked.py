@@ -27,7 +27,11 @@ TILE = 128
 # weight gradient.
 ENOUGH_BYTES, ENOUGH_WIDTHS, FEWEST_ROWS = 96 * 2**20, 4, 512
 
-_chunk_bytes: ContextVar[int | None] = ContextVar("uncork_chunk_bytes", default=None)
+# A budget travels as a number, through ops and into the thread of a backward pass: bytes somebody asked for,
+# or one of these.
+DEFAULT, IN_FORCE = -1, 0
+
+_chunk_bytes: ContextVar[int] = ContextVar("uncork_chunk_bytes", default=DEFAULT)
 
 
 @contextlib.contextmanager
@@ -43,20 +47,21 @@ def chunk_bytes(size: int) -> Iterator[None]:
         )
     if size < 1:
         raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB on CPU.")
-    # The default is known by its number, and may be exceeded by what is faster; what was asked for may not.
-    token = _chunk_bytes.set(size - 1 if size == DEFAULT_CHUNK_BYTES["cuda"] else size)
+    token = _chunk_bytes.set(size)
     try:
         yield
     finally:
         _chunk_bytes.reset(token)
 
 
-def budget(device_type: str) -> int:
-    """The byte budget in force; 0 while torch.compile traces, which cannot read it: see `run`."""
-    if torch.compiler.is_compiling():
-        return 0
-    size = _chunk_bytes.get()
-    return DEFAULT_CHUNK_BYTES.get(device_type, 64 * 2**20) if size is None else size
+def budget() -> int:
+    """The budget in force, as it travels; torch.compile cannot read it, so its graphs ask when they run."""
+    return IN_FORCE if torch.compiler.is_compiling() else _chunk_bytes.get()
+
+
+def in_bytes(size: int, device_type: str) -> int:
+    """A budget that has been read, in bytes."""
+    return DEFAULT_CHUNK_BYTES.get(device_type, 64 * 2**20) if size == DEFAULT else size
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,17 @@ def run(
 ) -> Outcome:
     """Losses of all tokens and, with the upstream gradient `row_scale_N` of each, the gradients.
 
-    `size` is the byte budget; 0 stands for the one in force now.
+    `size` is the byte budget, as `budget` gives it.
     """
     device_type = problem.latent_NKD.device.type
-    size = size or budget(device_type)
+    asked = _chunk_bytes.get() if size == IN_FORCE else size
+    size = in_bytes(asked, device_type)
     # Kernels are launched on the current device, whichever the tensors are on.
     with torch.no_grad(), torch.cuda.device_of(problem.latent_NKD), autocast.off(device_type):
         if not needs.any:
             row_scale_N = None
-        return _run(problem, row_scale_N, needs, size, make(problem, needs.function, size))
+        chunk_pass = make(problem, needs.function, size)
+        return _run(problem, row_scale_N, needs, size, asked == DEFAULT, chunk_pass)
 
 
 def _run(
@@ -121,13 +128,15 @@ def _run(
     row_scale_N: Tensor | None,
     needs: Needs,
     size: int,
+    free: bool,
     chunk_pass: torch_pass.AbstractPass,
 ) -> Outcome:
+    """`free`: nobody asked for this size, so it may be exceeded by what is faster."""
     tokens, components, _ = problem.latent_NKD.shape
     words = len(problem.weight_VD)
     room = max(size, DEFAULT_CHUNK_BYTES["cuda"])
     padded = matmul.padded_words(problem.weight_VD, room) if chunk_pass.row_bytes > 1 else words
-    length = _chunk_length(problem, chunk_pass, size, padded)
+    length = _chunk_length(problem, chunk_pass, size, free, padded)
     # One chunk has nothing to sum; several are summed in float32 unless that takes more than a chunk.
     fits = 4 * problem.weight_VD.numel() <= room
     narrow = chunk_pass.narrow_sums and not (length < tokens and fits)
@@ -166,12 +175,14 @@ def _run(
     return _finished(outcome, problem, needs)
 
 
-def _chunk_length(problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int, padded: int) -> int:
+def _chunk_length(
+    problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int, free: bool, padded: int
+) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
     tokens, components, width = problem.latent_NKD.shape
     per_token = components * padded * chunk_pass.bytes_per_logit
     most = max(1, (size - chunk_pass.fixed_bytes) // max(per_token, 1))
-    if problem.latent_NKD.is_cuda and size == DEFAULT_CHUNK_BYTES["cuda"]:
+    if problem.latent_NKD.is_cuda and free:
         enough = max(ENOUGH_BYTES // max(per_token, 1), ENOUGH_WIDTHS * width // components)
         fewest = FEWEST_ROWS * (2 if chunk_pass.bytes_per_logit == 2 else 1)
         most = max(1, min(max(most, fewest // components), enough))

@@ -20,7 +20,7 @@ def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
         # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.
         return loss_N.sum() * custom.row_scale(problem, reduction)
     needs = _needs(problem)
-    size = chunked.budget(problem.latent_NKD.device.type)
+    size = chunked.budget()
     if problem.form.kind == "callable":
         return eager.loss_outside_graph(problem, reduction, needs, size)
     if custom.is_plain(problem.latent_NKD):
