@@ -11,6 +11,7 @@ from uncork.lm import Config
 from uncork.lm.build import build_function, build_model, count_parameters
 from uncork.lm.config_io import from_dict, to_dict
 from uncork.recipes import RECIPES, build
+from uncork.results import write_atomic
 
 
 HEADS = (
@@ -185,6 +186,14 @@ def test_the_corpus_command_counts(capsys, data_root):
     assert main(["corpus", "penn", "--root", str(data_root)]) == 0
     out = capsys.readouterr().out
     assert "10000 words" in out and "929589 tokens in train" in out
+    assert out.endswith("the published text\n") and "not" not in out
+
+
+def test_the_corpus_command_tells_another_text_under_a_known_name(capsys, tmp_path):
+    for split in ("train", "valid", "test"):
+        write_atomic(tmp_path / "penn" / f"{split}.txt", b"a b c a b c\n" * 50)
+    assert main(["corpus", "penn", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("not the published text: train, valid, test\n")
 
 
 def test_training_needs_nothing_but_torch_numpy_and_safetensors(tmp_path):

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from uncork.lm import DataConfig, build_corpus
+from uncork.lm.download import HOMES, unpublished
 from uncork.lm.progress import Progress
 
 
 def corpus(name: str, /, root: Path = Path("data")) -> None:
-    """Download a corpus if it is missing, check it, and print its sizes.
+    """Download a corpus if it is missing, print its sizes, and say whether it is the published text.
 
     Args:
         name: penn, wikitext-2, wikitext-103, embedded, or the path of a folder with your own text.
@@ -21,3 +22,6 @@ def corpus(name: str, /, root: Path = Path("data")) -> None:
     print(f"{loaded.num_words} words in the vocabulary")
     for split in ("train", "valid", "test"):
         print(f"{getattr(loaded, split).numel():>12} tokens in {split}")
+    if name in HOMES:
+        unlike = unpublished(name, root / name)
+        print(f"not the published text: {', '.join(unlike)}" if unlike else "the published text")

@@ -155,10 +155,26 @@ def fetch(
     raise ValueError(f"`attempts` must be at least 1; got {attempts}.")
 
 
+def unpublished(name: str, folder: str | Path) -> list[str]:
+    """Splits in `folder` that are not those of the corpus `name`: what lay there already is not downloaded."""
+    published: dict[str, str] = {}
+    for remote in HOMES.get(name, ()):
+        if remote.split is not None:
+            published[remote.split] = remote.checksum
+        published |= {split: checksum for split, _, checksum in remote.members}
+    texts = {split: find_split(Path(folder), split).read_bytes() for split in published}
+    return [split for split, checksum in published.items() if _hash(texts[split], checksum) != checksum]
+
+
+def _hash(data: bytes, like: str) -> str:
+    algorithm = like.split(":")[0]
+    return f"{algorithm}:{hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()}"
+
+
 def check(data: bytes, checksum: str, what: str) -> None:
     """Raise unless `data` has the hash `checksum` ("algorithm:hex")."""
     algorithm, expected = checksum.split(":")
-    got = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+    got = _hash(data, checksum).split(":")[1]
     if got != expected:
         raise OSError(
             f"{what} must have {algorithm} {expected}, but has {got}: "
