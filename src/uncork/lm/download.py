@@ -156,7 +156,7 @@ def fetch(
 
 
 def unpublished(name: str, folder: str | Path) -> list[str]:
-    """Splits in `folder` that are not those of the corpus `name`: what lay there already is not downloaded."""
+    """Splits in `folder` that are not those of the corpus `name`: what lay there was never checked."""
     published: dict[str, str] = {}
     for remote in HOMES.get(name, ()):
         if remote.split is not None:
