@@ -56,8 +56,8 @@ def test_a_sweep_makes_the_runs_that_training_makes(tmp_path, capsys, monkeypatc
     variants = ["embedded_softmax", "bad=embedded_plif:finetune=nowhere"]
     assert sweep(variants, out, seeds=[1], changes=TINY, parallel=2) == 1
     printed = capsys.readouterr()
-    assert "bad-1               failed    uncork: There is no file `nowhere/" in printed.err
-    assert "| bad-1 | failed | 0 of 2 | - | uncork: There is no file" in printed.out
+    assert "bad-1               failed    uncork: `finetune` must be the folder of a run" in printed.err
+    assert "| bad-1 | failed | 0 of 2 | - | uncork: `finetune` must be the folder of a run" in printed.out
     result = train(build("embedded_softmax", (*TINY, "seed=1")), tmp_path / "alone")
     assert measured(out / "embedded_softmax-1") == measured(tmp_path / "alone")
     assert result["seconds_per_epoch"] > 0 and result["peak_memory_bytes"] is None
