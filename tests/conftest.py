@@ -25,6 +25,9 @@ def poisoned_allocations(monkeypatch):
 
         return call
 
+    # A default device remembers at its first use which functions make tensors: not these in their place.
+    with torch.device("cpu"):
+        torch.empty(0)
     monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
     monkeypatch.setattr(Tensor, "new_empty", poisoned(Tensor.new_empty))
