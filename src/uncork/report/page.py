@@ -161,7 +161,8 @@ def _theory(theory: dict[str, Any], unused: list[Path]) -> Section:
         text += f" False as printed, shown by counterexample: {', '.join(false)}."
     paragraphs = [text]
     if unused:
-        names = ", ".join(str(path) for path in unused)
+        # Where a machine keeps them is no part of the page.
+        names = ", ".join("/".join(path.parts[-2:]) for path in unused)
         paragraphs.append(f"One table is shown, the latest; left out: {names}.")
     return Section("theory", "The theory, checked", paragraphs, [], [tables.theory_table(theory)])
 
