@@ -1,6 +1,6 @@
 """Nothing is computed that nobody asked for: matrix products are counted, chunk by chunk.
 
-And which of them run over padded words.
+And which of them run over padded words, and how their operands lie in memory.
 """
 
 from types import SimpleNamespace
@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 import uncork
-from tests.helpers import CHUNKED_TORCH, make_case, our_loss, over_fused, reads_values
-from uncork.ops import matmul
+from tests.helpers import (
+    CHUNKED_TORCH,
+    DEVICE,
+    assert_as_accurate_as_torch,
+    make_case,
+    our_loss,
+    over_fused,
+    reads_values,
+)
+from uncork.ops import chunked, matmul
 
 
 N, D, V = 12, 6, 20
@@ -190,3 +198,46 @@ def test_zeros_follow(shape):
 def test_three_parts_in_low_precision_hold_all_of_a_float32():
     x = torch.randn(1000)
     assert torch.equal(matmul._parts(x, torch.bfloat16).double().sum(0), x.double())
+
+
+@pytest.fixture
+def operands(monkeypatch, tf32):
+    """What the products of dL/dx and dL/dW are made of, while every device counts as one with TF32."""
+    monkeypatch.setattr(matmul, "TF32_ON", {DEVICE.type})
+    seen = {"weight": [], "rows": []}
+    back, addmm = matmul.back, Tensor.addmm_
+    monkeypatch.setattr(
+        matmul, "back", lambda dz, weight, *rest: (seen["weight"].append(weight), back(dz, weight, *rest))
+    )
+    monkeypatch.setattr(
+        Tensor, "addmm_", lambda total, dz, x, **how: (seen["rows"].append(x), addmm(total, dz, x, **how))[1]
+    )
+    return seen
+
+
+@over_fused
+@pytest.mark.parametrize("components", [None, 3])
+@pytest.mark.parametrize("function", [None, "plif7"])
+def test_in_tf32_operands_lie_along_what_is_summed(backend, components, function, operands):
+    case = make_case((100,), 6, 11, components, function, dtype=torch.float32, reduction="none")
+    assert_as_accurate_as_torch([case], backend, chunk=4000)
+    assert len(operands["weight"]) > 1 and len(operands["rows"]) > 1
+    assert all(weight.stride(0) == 1 and weight.shape == (11, 6) for weight in operands["weight"])
+    # Columns begin at multiples of 16 bytes, whatever the number of rows.
+    assert all(rows.stride(0) == 1 and rows.stride(1) % 4 == 0 for rows in operands["rows"])
+
+
+@over_fused
+def test_in_tf32_the_weight_is_copied_only_for_chunks_at_least_as_large(backend, operands):
+    case = make_case((30,), 6, 11, dtype=torch.float32)
+    assert_as_accurate_as_torch([case], backend, chunk=5 * 11 * 4)
+    assert operands["weight"] and all(weight.stride(1) == 1 for weight in operands["weight"])
+
+
+@pytest.mark.parametrize("components, tile", [(1, 128), (15, 8), (200, 1)])
+def test_chunks_have_about_a_multiple_of_a_tile_of_rows(components, tile):
+    """Where one does not hold all tokens; a mixture has several rows to a token."""
+    problem = SimpleNamespace(latent_NKD=torch.empty(1000, components, 2))
+    chunk_pass = SimpleNamespace(bytes_per_logit=4, fixed_bytes=0)
+    length = chunked._chunk_length(problem, chunk_pass, 301 * components * 7 * 4, False, 7)
+    assert length % tile == 0 and 250 <= length <= 301

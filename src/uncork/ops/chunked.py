@@ -20,7 +20,7 @@ from uncork.ops.problem import Problem
 
 
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
-# Chunks are whole multiples of this many tokens where the budget allows: matrix products like it.
+# Chunks have about a multiple of this many rows where the budget allows: matrix products like it.
 TILE = 128
 # By default on CUDA no more rows than make this many bytes, or widths: longer chunks take memory and gain
 # nothing. Nor fewer rows than this, or twice that where logits have 16 bits: each chunk adds to the whole
@@ -144,6 +144,9 @@ def _run(
     weight_PD = matmul.with_zeros(matmul.widened(problem.weight_VD), padded)
     bias_P = None if problem.bias_V is None else matmul.with_zeros(problem.bias_V, padded)
     buffer_RP = _buffer(problem, length * components, chunk_pass, padded)
+    # A copy of the weight is worth its memory where that is no more than a chunk's.
+    worth_copy = outcome.latent_NKD is not None and weight_PD.nbytes <= buffer_RP.nbytes
+    back_PD = matmul.by_columns(weight_PD) if worth_copy else weight_PD
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
     for start in range(0, tokens, length):
@@ -166,7 +169,7 @@ def _run(
             if padded > words:
                 # A gradient half as wide has logits there; and 0 times a vector of NaN, if ignored, is NaN.
                 dlogits_RP[:, words:].zero_()
-            _multiply(outcome, result, dlogits_RP, x_RD, weight_PD, start * components)
+            _multiply(outcome, result, dlogits_RP, x_RD, back_PD, start * components)
     outcome.loss_N = _joined(losses)
     if needs.log_prior and problem.log_prior_NK is not None:
         outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
@@ -188,9 +191,10 @@ def _chunk_length(
         most = max(1, min(max(most, fewest // components), enough))
     if most >= tokens:
         return max(1, tokens)
-    whole = most // TILE * TILE or most
+    tile = max(1, TILE // components)
+    whole = most // tile * tile or most
     length = -(-tokens // -(-tokens // whole))
-    return min(-(-length // TILE) * TILE, most)
+    return min(-(-length // tile) * tile, most)
 
 
 def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass, padded: int) -> Tensor:

@@ -13,6 +13,8 @@ from torch.nn.functional import linear
 ALIGNED = 16
 # Where products run over padded words, and from how many on: below, a copy of the weight gains nothing.
 PADDED_FROM = {"cuda": 512}
+# Where float32 products may be TF32.
+TF32_ON = {"cuda"}
 
 
 def padded_words(weight_VD: Tensor, room: int) -> int:
@@ -38,6 +40,25 @@ def widened(x: Tensor) -> Tensor:
     """An operand as the products below take it: itself, or in float32 where mixing is not on offer."""
     low = x.dtype in (torch.bfloat16, torch.float16)
     return x.float() if low and not x.is_cuda else x
+
+
+def in_tf32(dtype: torch.dtype) -> bool:
+    """Whether CUDA products of `dtype` keep 10 bits: those of float32, where torch was told so."""
+    # torch's default keeps them all.
+    return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def by_columns(x_ND: Tensor) -> Tensor:
+    """x as products that sum over its rows are fast with: in TF32 a copy stored column by column.
+
+    Hopper multiplies TF32 numbers only along what it sums over, and turns other operands round on the way:
+    at the sizes of Penn Treebank that costs a third of a product's time.
+    """
+    if x_ND.device.type not in TF32_ON or not in_tf32(x_ND.dtype):
+        return x_ND
+    rows, width = x_ND.shape
+    multiple = ALIGNED // x_ND.dtype.itemsize
+    return x_ND.new_empty(width, -(-rows // multiple) * multiple)[:, :rows].copy_(x_ND.T).T
 
 
 def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> Tensor:
@@ -82,6 +103,7 @@ def add_rows(total_V: Tensor, dlogits_NV: Tensor, factor_N1: Tensor | None, firs
 
 def add_outer(total_VD: Tensor, dlogits_NV: Tensor, x_ND: Tensor, first: bool) -> None:
     """total += dlogits^T x, in the dtype of `total` (at least float32); the first call overwrites."""
+    x_ND = by_columns(x_ND)
     if x_ND.dtype == total_VD.dtype:
         total_VD.addmm_(dlogits_NV.T, x_ND, beta=0 if first else 1)
     elif first:

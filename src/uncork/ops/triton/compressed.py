@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from uncork.ops import matmul
 from uncork.ops.triton.table_kernels import pair_of, wide
 
 
@@ -75,8 +76,7 @@ def compress_kernel(
 
 def worth_it(dtype: torch.dtype, intervals: int, bound: float) -> bool:
     """Whether gradients in `dtype` are rounded more than a compressed table is, and this one gains by it."""
-    # float32 products keep 10 bits only where torch was told to use TF32; its default keeps them all.
-    rounded = dtype in DTYPES or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    rounded = dtype in DTYPES or matmul.in_tf32(dtype)
     return rounded and MANY <= intervals <= 2**21 and 2.0 * bound / intervals <= NARROW
 
 
