@@ -183,3 +183,22 @@ def test_short_rows_under_a_table(sources, request, kind, precision, knots):
     known = {"row_stats", "row_kernel", "token_kernel", "distribution_kernel", "table_gradient"}
     assert [name for name in sources if name in known] == each_chunk * chunks
     assert sources.count("compress_kernel") == coarse and sources.count("window_kernel") == 1
+
+
+@pytest.mark.parametrize("kind", ["one softmax", "mixture", "dense", "dense mixture"])
+@pytest.mark.parametrize("function", [functions.Scale, functions.SoftCap])
+def test_a_product_is_rounded_before_the_highest_is_subtracted(launches, monkeypatch, function, kind):
+    """Fused into one instruction, two equal products of huge logits would differ by their rounding error."""
+    options = []
+    launcher = lambda kernel, grid: lambda *_, **given: options.append((kernel.__name__, given))
+    monkeypatch.setattr(runtime.KernelInterface, "__getitem__", launcher)
+    mixture = kind.endswith("mixture")
+    with FakeTensorMode():
+        x = torch.empty((64, 2, 64) if mixture else (64, 64)).requires_grad_()
+        weight = torch.empty(1000, 64).requires_grad_()
+        target = torch.empty(64, 1000) if "dense" in kind else torch.empty(64, dtype=torch.int64)
+        prior = [torch.empty(64, 2).requires_grad_()] if mixture else []
+        loss_of = uncork.mixture_cross_entropy if mixture else uncork.linear_cross_entropy
+        loss_of(x, *prior, weight, target, function=function(30.0), backend="triton").backward()
+    evaluating = [given for name, given in options if "KIND" in given]
+    assert evaluating and not any(given["enable_fp_fusion"] for given in evaluating)

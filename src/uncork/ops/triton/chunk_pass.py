@@ -9,7 +9,7 @@ from uncork.ops.triton import kernel_pass, kernels
 from uncork.ops.triton.compressed import DTYPES
 from uncork.ops.triton.dense_mixture import DenseMixturePass
 from uncork.ops.triton.functions import INCREASING, KINDS
-from uncork.ops.triton.kernel_pass import KernelPass, launch_shape, narrow_view, power_of_two
+from uncork.ops.triton.kernel_pass import KernelPass, narrow_view, power_of_two
 from uncork.ops.triton.row_gradient import RowGradient
 
 
@@ -71,7 +71,6 @@ class TritonPass(KernelPass):
         elif fold or ((components > 1 or self.row_reducer is not None) and tokens):
             row_sums = self.shared("row_sums", ((6 if fold else 3) * rows,), loss_N)
             self.reduce_rows(problem, logits_NKV, target, row_sums, fold)
-        block, num_warps = launch_shape(words)
         if tokens:
             kernels.token_kernel[(tokens,)](
                 logits_NKV,
@@ -114,8 +113,7 @@ class TritonPass(KernelPass):
                 WANT_SCALE=dscale_N is not None,
                 ROWS_GIVEN=row_sums is not None,
                 FOLD=fold,
-                BLOCK=block,
-                num_warps=num_warps,
+                **self.launch(words),
             )
         if row_scale_N is None:
             return ChunkResult(loss_N)

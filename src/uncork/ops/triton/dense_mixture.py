@@ -7,7 +7,7 @@ from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import ChunkResult
 from uncork.ops.triton import dense_kernels
 from uncork.ops.triton.functions import KINDS
-from uncork.ops.triton.kernel_pass import KernelPass, launch_shape, narrow_view, power_of_two
+from uncork.ops.triton.kernel_pass import KernelPass, narrow_view, power_of_two
 
 
 class DenseMixturePass(KernelPass):
@@ -35,7 +35,7 @@ class DenseMixturePass(KernelPass):
             row_factors = self.shared("row_factors", (5 * rows,), loss_N)
             tops_NV = self.shared("tops", (tokens, words), loss_N)
             pull_NV = self.shared("pull", (tokens, words), loss_N)
-        block, num_warps = launch_shape(words)
+        launch = self.launch(words)
         constants = (*self.form.constants, self.intervals, self.step, rows)
         if tokens:
             dense_kernels.distribution_kernel[(tokens,)](
@@ -43,7 +43,7 @@ class DenseMixturePass(KernelPass):
                 scale_N.stride(0), loss_N, dlog_prior_NK, row_sums, row_factors, tops_NV, pull_NV, parameter,
                 *constants, problem.z_loss,
                 words=words, K=components, K_BLOCK=power_of_two(components), KIND=KINDS[self.form.kind],
-                WANT_GRADIENT=row_scale_N is not None, BLOCK=block, num_warps=num_warps,
+                WANT_GRADIENT=row_scale_N is not None, **launch,
             )  # fmt: skip
         if row_scale_N is None:
             return ChunkResult(loss_N)
@@ -59,7 +59,7 @@ class DenseMixturePass(KernelPass):
                 logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), row_factors, tops_NV,
                 pull_NV, dscale_R, sums, unit, parameter, *constants,
                 words=words, K=components, KIND=KINDS[self.form.kind], WANT_SCALE=self.want_dscale,
-                WANT_SUMS=self.sums is not None, BLOCK=block, num_warps=num_warps,
+                WANT_SUMS=self.sums is not None, **launch,
             )  # fmt: skip
             self.add_dscale(dscale_R)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)

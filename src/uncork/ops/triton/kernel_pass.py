@@ -75,13 +75,19 @@ class KernelPass(AbstractPass):
             held = self.scratch[name] = like.new_empty(shape)
         return held
 
+    def launch(self, words: int) -> dict[str, int]:
+        """Words per block, warps per program, and whether a product and a sum may be one instruction."""
+        block = min(power_of_two(words), 2048 if words <= SHORT_ROW else 4096)
+        # Not where f is a product: the highest is subtracted from it, and cancels only if both are rounded.
+        fusion = self.form.kind not in ("scale", "softcap")
+        return {"BLOCK": block, "num_warps": 8 if block > 2048 else 4, "enable_fp_fusion": fusion}
+
     def reduce_rows(
         self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_sums: Tensor, fold: bool
     ) -> None:
         """A program for every row: those of a token are too few to fill a GPU, and one after another slow."""
         tokens, components, words = logits_NKV.shape
         rows = tokens * components
-        block, num_warps = launch_shape(words)
         if rows and self.row_reducer is not None:
             self.row_reducer.write(problem, logits_NKV, target, row_sums)
         elif rows:
@@ -91,7 +97,7 @@ class KernelPass(AbstractPass):
                 self.intervals, self.step, rows, problem.ignore_index,
                 words=words, K=components, KIND=KINDS[self.form.kind], FOLD=fold,
                 DENSE=problem.dense, SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
-                BLOCK=block, num_warps=num_warps,
+                **self.launch(words),
             )  # fmt: skip
 
     def add_dscale(self, dscale: Tensor) -> None:
@@ -120,12 +126,6 @@ def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
 def power_of_two(n: int) -> int:
     """The lowest one that is not below n; Triton's own takes as long as an operation of torch."""
     return 1 << (n - 1).bit_length()
-
-
-def launch_shape(words: int) -> tuple[int, int]:
-    """Words per block and warps per program."""
-    block = min(power_of_two(words), 2048 if words <= SHORT_ROW else 4096)
-    return block, 8 if block > 2048 else 4
 
 
 def scale_in_place(given: Sequence[Tensor], factor: Tensor) -> None:
