@@ -7,6 +7,7 @@ from benchmarks.counters import SHAPES
 from benchmarks.groups import CALLS, COMPONENTS, SPREADS
 from benchmarks.page import tally
 from benchmarks.plots import AXES
+from benchmarks.roofline import fixed_order, roofline
 from benchmarks.rows import Block, Row, read
 from benchmarks.table import markdown
 from benchmarks.targets import Verdict, verdicts
@@ -14,9 +15,13 @@ from uncork.results import write_atomic
 
 
 BENCHMARK, COUNTERS = "gpu", "counters"  # what a file's name begins with, and the marks of its section
-HEADLINE = "headline"
+HEADLINE, ROOFLINE, FIXED = "headline", "roofline", "fixed order"
 HEADINGS = ["", "spread", "mode", "ms", "ratio", "target", "verdict", "extra MiB"]
-COUNTED = ["kernel", "head", "logits", "dtype", "us", "DRAM %", "L2 %", "L1 %", "issue %", "warps %"]
+COUNTED = [
+    "kernel", "head", "logits", "dtype", "us", "MB read", "MB written", "DRAM %", "L2 %", "L1 %", "issue %",
+    "warps %",
+]  # fmt: skip
+NUMBERS = ("us", "read_mb", "written_mb", "dram", "l2", "l1", "issue", "warps")
 LEAST_MICROSECONDS = 20.0
 FACTS = ("hardware", "torch", "CUDA", "triton", "liger-kernel", "cut-cross-entropy", "commit")
 
@@ -28,6 +33,9 @@ def run(results: Path, page: Path, readme: Path | None = None) -> int:
         print(f"nothing to write: no gpu_*.csv in {results}")
         return 1
     text = filled(page.read_text(encoding="utf-8"), section(path))
+    for kind, table in ((ROOFLINE, roofline), (FIXED, fixed_order)):
+        if _marks(kind)[0] in text:
+            text = filled(text, table(read(path)), kind)
     if counted is not None:
         text = filled(text, counters_section(counted), COUNTERS)
     write_atomic(page, text.encode())
@@ -88,7 +96,7 @@ def counters_section(path: Path) -> str:
     origin = f"{rows[0]['hardware']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}"
     lines = [
         [f"`{row['kernel']}`", row["contender"].removeprefix("uncork "), _rows_of(row), row["dtype"]]
-        + [f"{float(row[name]):.0f}" for name in ("us", "dram", "l2", "l1", "issue", "warps")]
+        + [f"{float(row[name]):.0f}" for name in NUMBERS]
         for row in rows
     ]
     return f"`benchmarks/results/{path.name}`: {origin}.\n\n{markdown(COUNTED, lines)}"

@@ -13,7 +13,10 @@ import pytest
 from scipy import stats
 
 from benchmarks import docs
+from benchmarks.page import floor_ms, tally
+from benchmarks.roofline import fixed_order, roofline
 from benchmarks.rows import by_block, read
+from benchmarks.targets import verdicts
 
 
 ROOT = Path(__file__).parents[1]
@@ -150,11 +153,74 @@ def test_what_the_kernels_page_says_of_misses():
         f"at spread 3.5 cost {many[1]:.1f} ms where 100,000 cost {knots(100_000, 3.5):.1f}",
         f"At spread 0.3, where the logits are in the window, it is {many[0]:.1f} ms",
         f"a factor of {fixed[1] / fixed[0]:.1f} at the largest shape",
-        f"({fixed[1]:.1f} against {fixed[0]:.1f} ms)",
         f"{small[0]:.1f} ms a call for softmax and {small[1]:.1f} ms for PLIF at 512 tokens",
     ]
     page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
     assert [sentence for sentence in said if sentence not in page] == []
+
+
+def test_the_kernels_page_states_floor_and_fixed_order():
+    newest = docs.newest(ROOT / "benchmarks" / "results")
+    if newest is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for kind, table in ((docs.ROOFLINE, roofline), (docs.FIXED, fixed_order)):
+        assert docs.stated(page, kind) == table(read(newest)), "run `python -m benchmarks docs`"
+
+
+def test_what_the_kernels_page_says_in_short():
+    results = ROOT / "benchmarks" / "results"
+    newest, counted = docs.newest(results), docs.newest(results, docs.COUNTERS)
+    if newest is None or counted is None:
+        pytest.skip("no GPU benchmark in benchmarks/results")
+    blocks = by_block(read(newest))
+    large, wide = ([r for b, r in blocks.items() if b.group == group] for group in ("large", "wide"))
+    softmax, plif, eager, compiled = "uncork softmax", "uncork PLIF", "torch eager", "torch.compile"
+    of = lambda rows, name: rows[name].ms / floor_ms(rows[name], rows)
+    above = [f"{100 * (of(part[1], name) - 1):.0f}" for name in (softmax, plif) for part in (large, wide)]
+    extra = [f"{large[0][name].beyond_mib:,.0f}" for name in (softmax, plif, eager)]
+    to_compiled = [rows[softmax].ms / rows[compiled].ms for rows in large]
+    products = large[1]["three products"].ms / floor_ms(large[1][softmax], large[1])
+    with counted.open(newline="") as file:
+        kernels = [row for row in csv.DictReader(file) if row["shape"] == "large"]
+    moved = {
+        name: sum(
+            (float(row["read_mb"]) + float(row["written_mb"])) * 8192 / int(row["tokens"]) / 1e3
+            for row in kernels
+            if row["contender"] == name
+        )
+        for name in (softmax, plif)
+    }
+    words = {4: "Four", 5: "Five", 6: "Six", 7: "Seven"}
+    met, missed, absent = map(int, re.findall(r"\d+", tally(verdicts(read(newest)))))
+    said = [
+        "softmax needs {} MiB beyond the gradients and PLIF {}, where torch's eager loss needs {}.".format(
+            *extra
+        ),
+        f"takes {min(to_compiled):.2f} to {max(to_compiled):.2f} times what torch.compile takes there, and "
+        f"{of(large[1], softmax):.2f} times [the floor]",
+        f"**{words[missed]} of {met + missed + absent} targets are missed**",
+        f"{100 * products:.0f} % of the floor at width 4,096",
+        "Softmax is {} to {} % above it there. PLIF is {} to {} % above".format(*above),
+        f"{moved[softmax]:.1f} GB a call for softmax and {moved[plif]:.1f} GB for PLIF at the largest shape",
+        f"where the floor counts {large[1][softmax].moved_bytes / 1e9:.1f} GB",
+    ]
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    assert [sentence for sentence in said if sentence not in page] == []
+
+
+def test_what_the_kernels_page_says_of_an_earlier_run():
+    found = {
+        (row.block.group, row.contender): row
+        for row in read(ROOT / "benchmarks" / "results" / "gpu_nvidia-h200_2026-11-15.csv")
+        if row.block.spread == 0.3
+    }
+    mixtures = [found["penn", name].beyond_mib for name in ("uncork MoS", "uncork MoS+PLIF")]
+    peers = [found["wide", name].ms for name in ("Liger", "CCE")]
+    assert dict(found["penn", "uncork MoS"].origin)["commit"] == "e371eca"
+    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    assert "commit e371eca) found {:.0f} MiB, and {:.0f} MiB with PLIF".format(*mixtures) in page
+    assert "in that earlier file, they took {:.1f} and {:.1f} ms".format(*peers) in page
 
 
 def test_what_the_pages_say_of_the_cost_of_plif():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as command
-from benchmarks import contenders as who, docs, groups, table
+from benchmarks import contenders as who, docs, groups, roofline, table
 from benchmarks.rows import Block, Row, record
 
 
@@ -77,6 +77,31 @@ def test_the_command_fills_the_page(results, tmp_path):
     assert docs.stated(once) == docs.section(docs.newest(results))
     assert once.startswith("before\n\n<!--") and once.endswith("-->\n\nafter\n") and "old" not in once
     assert command.main(arguments) == 0 and page.read_text() == once
+
+
+def test_how_far_from_the_floor():
+    late = replace(BLOCK, spread=3.5)
+    rows = [
+        row(who.COPY, 0.5, late, moved_bytes=2 * 10**9),
+        row(who.PRODUCTS, 3.0, late),
+        row(who.SOFTMAX, 5.0, late, moved_bytes=4 * 10**9),
+        row(who.SOFTMAX, 7.0, moved_bytes=4 * 10**9),  # the other spread is left out
+        row(who.MOS, 9.0, late, moved_bytes=8 * 10**9),  # its products were not measured
+    ]
+    (line,) = cells(roofline.roofline(rows))[2:]
+    sizes = "64 x 8 x 500"
+    assert line == [sizes, "bf16", "softmax", "3.00", "4.00", "4.0", "1.00", "4.00", "5.00", "1.25x"]
+
+
+def test_the_cost_of_a_fixed_order():
+    mib = 2**20
+    rows = [
+        row(who.PLIF_, 2.0, peak_bytes=9 * mib, gradient_bytes=mib),
+        row(who.DETERMINISTIC, 5.0, peak_bytes=7 * mib, gradient_bytes=mib),
+        row(who.PLIF_, 2.0, MIXTURES),
+    ]
+    (line,) = cells(roofline.fixed_order(rows))[2:]
+    assert line == ["64 x 8 x 500", "bf16", "calls", "2.00", "5.00", "2.50x", "8", "6"]
 
 
 def test_says_so_without_a_benchmark(tmp_path, capsys):
