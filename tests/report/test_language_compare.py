@@ -8,6 +8,8 @@ from language_records import cells, only, run, story
 from scipy import stats
 
 from uncork.report.language import compare, reading, tables
+from uncork.report.language.compare import count
+from uncork.report.language.explanations import QUESTIONS, answer, explanation_table
 
 
 def test_differences_are_welch_tests():
@@ -169,7 +171,7 @@ def test_numbers_agree_with_their_nouns():
     text = " ".join([*reading.verdict(trial), *reading.limits(trial)])
     assert "1 comparison is made" in text and "several seeds are known to ±" in text
     assert "means little" not in text
-    assert trial.title.startswith("Penn Treebank, 1 epoch, ")
+    assert trial.title == "Penn Treebank, 1 epoch"
 
 
 def test_missing_controls_are_named():
@@ -179,8 +181,9 @@ def test_missing_controls_are_named():
 
 
 def test_limits_speak_of_convergence_and_changed_settings():
-    text = " ".join(reading.limits(only(*story())))
-    assert "18 of 18 runs had their lowest valid perplexity in the last epoch" in text
+    trial = only(*story())
+    text = " ".join([*reading.conditions(trial), *reading.limits(trial)])
+    assert text.startswith(f"All runs: {trial.details}. 18 of 18 runs had their lowest")
     assert "these runs change epochs=6" in text and "3 seeds for each head" in text
     assert "Mixtures have the widths" in text
 
@@ -191,3 +194,36 @@ def test_one_seed_shows_its_difference_and_no_test():
     plif, softmax = cells(table, "PLIF from the identity"), cells(table, "softmax")
     assert plif["test minus softmax"] == "-1.50" and plif["p"] == plif["95 % interval"] == tables.NONE
     assert softmax["test minus softmax"] == tables.NONE and softmax["training"] == f"{math.exp(4.0):.1f}"
+
+
+def test_each_explanation_is_asked_of_the_runs():
+    """The story: learning helps when it starts at the identity, and nothing else but a mixture does."""
+    trial = only(*story())
+    table = explanation_table(trial, count(trial))
+    assert table is not None
+    rows = [[text for text, _ in row] for row in table.rows]
+    assert [row[0] for row in rows] == [question[0] for question in QUESTIONS]
+    assert [row[-1] for row in rows] == [
+        "open: not told apart", "open: not told apart", "yes, by seeds alone", "yes, by seeds alone",
+        "open: not told apart", "yes, by seeds alone",
+    ]  # fmt: skip
+    assert rows[2][2:5] == ["3 and 3", "-1.95", "-1.95"]
+    assert rows[-1][1] == "MoS is lower than softmax, with widths or batch of its own"
+
+
+def test_an_explanation_may_fail_or_be_open():
+    def word(role, other, **tests):
+        records = [run(f"penn_{head}", s, t + 0.1 * s) for head, t in tests.items() for s in (1, 2, 3)]
+        found = answer(only(*records), role, other, 1)
+        return found and found.word
+
+    assert word("plif_frozen", "softmax", softmax=60.0, plif_frozen=61.0) == "no, higher, by seeds alone"
+    assert word("plif_frozen", "softmax", softmax=60.0, plif=58.0) is None
+    assert word("plif", "softmax", plif=60.0) is None
+    alone = answer(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.0)), "plif", "softmax", 1)
+    assert alone and alone.word == "open: too few seeds" and alone.test == -2.0
+    only_test = [run("penn_softmax", s, 60.0 + 0.1 * s) for s in (1, 2, 3)]
+    only_test += [run("penn_plif", s, 59.0 + 0.1 * s, valid_perplexity=63.0) for s in (1, 2, 3)]
+    found = answer(only(*only_test), "plif", "softmax", 1)
+    assert found and found.word == "on test only, by seeds alone"
+    assert explanation_table(only(run("penn_softmax", 1, 60.0)), 0) is None

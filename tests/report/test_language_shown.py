@@ -11,6 +11,8 @@ from uncork.report.language import figures, reading, tables
 from uncork.report.language.runs import Run
 from uncork.report.language.sections import language_sections
 from uncork.report.language.trials import trials
+from uncork.report.markdown import markdown
+from uncork.report.section import Section
 
 
 def test_the_table_stands_beside_the_published_one():
@@ -263,7 +265,7 @@ def test_a_function_without_a_table_or_a_known_start_is_shown_as_far_as_it_is_kn
 
 def test_sections_come_only_where_there_is_something_to_show():
     titles = [section.title.split(":")[0] for section in language_sections(of(*story()))]
-    assert titles[1:] == ["Learned functions", "Runs"] and len(titles) == 3
+    assert titles[1:] == ["Differences", "Curves", "Learned functions", "Runs"] and len(titles) == 5
     (alone,) = language_sections(of(run("penn_softmax", 1, 60.0, done=1)))
     assert "Not finished" in alone.paragraphs[0] and not alone.tables
     assert language_sections([]) == []
@@ -276,3 +278,29 @@ def test_no_path_of_a_machine_reaches_the_page():
     assert mine.anchor == "my-texts-1-6"
     (row,) = tables.run_table(mine).rows
     assert "'data.corpus=my texts #1 (ü)'" in row[-1][0] and "/srv" not in row[-1][0]
+
+
+def test_an_unfinished_run_stands_beside_what_it_would_be_compared_with():
+    changed = ("model.head.function.options.init=identity",)
+    trial = only(*story(), run("penn_mos_plif", 1, 55.0, changed, done=4), run("penn_plif", 7, 58.0, done=0))
+    table = tables.unfinished_table(trial)
+    assert table is not None and len(table.rows) == 1  # of the other nothing is known yet
+    found = cells(table, "MoS with PLIF (function.options.init=identity)")
+    assert found["epochs"] == "4 of 6" and found["lowest valid"] == "77.00"
+    assert found["another head then"] == "MoS 78.00"
+    assert found["published for the recipe"] == "LMS 58.20/56.02"
+    assert tables.unfinished_table(only(*story())) is None
+
+
+def test_columns_of_words_stand_to_the_left():
+    trial = only(*story(), run("penn_plif", 7, 58.0, done=2))
+    table = tables.unfinished_table(trial)
+    assert table is not None
+    text = markdown([Section("a", "A", [], [], [table])])
+    assert "\n|---|---:|---:|---:|---:|---|---|\n" in text
+
+
+def test_how_far_random_starts_moved():
+    said = reading.movement(only(*story()))
+    assert said is not None and said.endswith("PLIF, the authors' start by 77 %.")  # 0.31 of 0.4
+    assert reading.movement(only(run("penn_plif", 1, 58.0, learned_function=LEARNED))) is None

@@ -39,7 +39,8 @@ def markdown(sections: list[Section], folder: str = "results") -> str:
 
 def _table(table: Table) -> list[str]:
     rows = ["| " + " | ".join(_plain(column) for column in table.columns) + " |"]
-    rows.append("|---|" + "---:|" * (len(table.columns) - 1))
+    left = {table.columns[0], "command", *table.words}
+    rows.append("|" + "".join("---|" if column in left else "---:|" for column in table.columns))
     for row in table.rows:
         cells = [_cell(text, best, name) for (text, best), name in zip(row, table.columns, strict=True)]
         rows.append("| " + " | ".join(cells) + " |")

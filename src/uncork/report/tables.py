@@ -8,11 +8,12 @@ from uncork.report.summary import LABELS, METRICS, Panel, Spread, steep_share
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, column heads, and rows of (text, is best)."""
+    """A caption, column heads, and rows of (text, is best); `words` are columns of text beside the first."""
 
     caption: str
     columns: list[str]
     rows: list[list[tuple[str, bool]]]
+    words: tuple[str, ...] = ()
 
 
 def metric_table(panel: Panel, metric: str) -> Table:

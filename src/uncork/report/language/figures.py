@@ -9,6 +9,7 @@ import numpy as np
 
 from uncork.report.figures import STYLES, Figure, finish, new_axes
 from uncork.report.language.reading import curve_reading
+from uncork.report.language.runs import RANDOM_STARTS
 from uncork.report.language.trials import Arm, Trial
 
 
@@ -116,8 +117,7 @@ VIEWS: dict[str, tuple[str, Callable[[dict[str, Any]], np.ndarray], float]] = {
 }
 
 
-# Their slopes jump from knot to knot as they were drawn: what was learned shows in means over many.
-RANDOM_STARTS = ("plif_authors", "mos_plif")
+# Slopes of random starts jump from knot to knot as they were drawn: means over many show what was learned.
 MEAN_OVER = 21
 
 

@@ -14,7 +14,7 @@ from uncork.report.language.compare import (
     to_softmax,
     untested,
 )
-from uncork.report.language.runs import LABELS, Run
+from uncork.report.language.runs import LABELS, RANDOM_STARTS, Run
 from uncork.report.language.tables import SCORES, p_value, published
 from uncork.report.language.trials import Trial
 from uncork.report.reading import share
@@ -109,20 +109,24 @@ def _missing(trial: Trial) -> list[str]:
     return lines
 
 
-def limits(trial: Trial) -> list[str]:
-    """Seeds, convergence, settings: what the means leave open."""
-    lines = [_seeds(trial), _text_alone(trial), _convergence(trial)]
+def conditions(trial: Trial) -> list[str]:
+    """How the runs were made, and what the published numbers beside them are."""
+    lines = [f"All runs: {trial.details}.", _convergence(trial), sources(trial)]
     changes = sorted({change for run in trial.runs for change in _budget_changes(run)})
     if changes and any(published(arm) for arm in trial.arms):
         lines.append(
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
         )
-    lines += _settings(trial)
     mixtures = [arm for arm in trial.arms if arm.role in ("mos", "mos_plif") and arm.recipe in NUMBERS]
     if any(arm.setting != trial.arms[0].setting for arm in mixtures):
         lines.append("Mixtures have the widths, batches and rates of their own publication.")
     return [line for line in lines if line]
+
+
+def limits(trial: Trial) -> list[str]:
+    """Seeds and settings: what the means leave open."""
+    return [line for line in (_seeds(trial), _text_alone(trial), *_settings(trial)) if line]
 
 
 def _settings(trial: Trial) -> list[str]:
@@ -186,6 +190,23 @@ def _convergence(trial: Trial) -> str | None:
     return (
         f"{share(len(falling), len(ends))} runs had their lowest valid perplexity in the last epoch: they "
         "were still improving, so heads are compared at this budget, not converged."
+    )
+
+
+def movement(trial: Trial) -> str | None:
+    """How far the slopes went from where they were drawn, by how far they are spread."""
+    texts = []
+    for arm in trial.arms:
+        found = [f for run in arm.runs if (f := (run.result or {}).get("learned_function")) and f["moved"]]
+        known = [(f["moved"]["slope_over_knots"], f["slopes"]["over_knots"]) for f in found]
+        shares = [moved / table["std"] for moved, table in known if moved is not None and table]
+        if shares and arm.role in RANDOM_STARTS:
+            texts.append(f"{arm.label} by {100.0 * mean(shares):.2g} %")
+    if not texts:
+        return None
+    return (
+        "Random starts have slopes with a spread before any learning. They moved, as a share of that spread: "
+        f"{'; '.join(texts)}."
     )
 
 

@@ -25,6 +25,8 @@ LABELS = {
     "mos": "MoS",
     "mos_plif": "MoS with PLIF",
 }
+# Learned from slopes that were drawn.
+RANDOM_STARTS = ("plif_authors", "mos_plif")
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 from uncork.report.language import figures, reading, tables
 from uncork.report.language.compare import count
+from uncork.report.language.explanations import explanation_table
 from uncork.report.language.runs import Run
 from uncork.report.language.trials import Trial, trials
 from uncork.report.reading import origin
@@ -12,24 +13,38 @@ from uncork.report.section import Section
 
 
 def language_sections(runs: Sequence[Run]) -> list[Section]:
-    """Three sections for each corpus and budget, fewer where there is nothing to show."""
+    """Five sections for each corpus and budget, fewer where there is nothing to show."""
     sections = []
     for trial in trials(runs):
         if trial.arms:
-            sections += [_results(trial), *_functions(trial)]
+            sections += [_results(trial), _differences(trial), _curves(trial), *_functions(trial)]
         sections.append(_origins(trial))
     return sections
 
 
 def _results(trial: Trial) -> Section:
-    source = reading.sources(trial)
-    paragraphs = [*reading.verdict(trial), *reading.limits(trial), *([source] if source else [])]
-    tests = tables.control_table(trial, count(trial))
-    shown = [tables.perplexity_table(trial), *([tests] if tests else []), tables.cost_table(trial)]
+    """The table, beside what was published, before all that is said of it."""
+    unfinished = tables.unfinished_table(trial)
+    shown = [tables.perplexity_table(trial), *([unfinished] if unfinished else []), tables.cost_table(trial)]
+    return Section(trial.anchor, trial.title, reading.conditions(trial), [], shown)
+
+
+def _differences(trial: Trial) -> Section:
+    """What the table shows and what it does not."""
+    comparisons = count(trial)
+    found = (explanation_table(trial, comparisons), tables.control_table(trial, comparisons))
+    shown = [table for table in found if table]
+    title = f"Differences: {trial.title}"
+    paragraphs = [*reading.verdict(trial), *reading.limits(trial)]
+    return Section(f"{trial.anchor}-differences", title, paragraphs, [], shown)
+
+
+def _curves(trial: Trial) -> Section:
     pictures = [partial(figures.curve_figure, trial)]
     if figures.has_gaps(trial):
         pictures.append(partial(figures.gap_figure, trial))
-    return Section(trial.anchor, trial.title, paragraphs, pictures, shown, columns=2, pictured=True)
+    title = f"Curves: {trial.title}"
+    return Section(f"{trial.anchor}-curves", title, [], pictures, [], columns=2, pictured=True)
 
 
 def _functions(trial: Trial) -> list[Section]:
@@ -40,9 +55,13 @@ def _functions(trial: Trial) -> list[Section]:
         "f is drawn over the range the logits occupy. A constant in f changes nothing, and words and "
         "contexts can absorb a scale: softmax is the line f(x) = x, a temperature a line of another slope."
     )
+    moved = reading.movement(trial)
+    paragraphs = [text, *([moved] if moved else [])]
     pictures = [partial(figures.function_figure, trial, view) for view in figures.VIEWS]
     title = f"Learned functions: {trial.title}"
-    return [Section(f"{trial.anchor}-functions", title, [text], pictures, [slopes], columns=2, pictured=True)]
+    return [
+        Section(f"{trial.anchor}-functions", title, paragraphs, pictures, [slopes], columns=2, pictured=True)
+    ]
 
 
 def _origins(trial: Trial) -> Section:

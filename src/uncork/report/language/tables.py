@@ -7,7 +7,7 @@ from typing import Any
 from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
 from uncork.report.language.compare import LEVEL, Difference, mean_difference, to_controls, to_softmax
 from uncork.report.language.runs import Run
-from uncork.report.language.trials import Arm, Trial
+from uncork.report.language.trials import Arm, Trial, label_of
 from uncork.report.summary import Spread
 from uncork.report.tables import Table
 
@@ -177,13 +177,48 @@ def slope_table(trial: Trial) -> Table | None:
         [(text, False) for text in ("PLIF in table 2 of the paper", "as printed", NONE, *paper, NONE)]
     )
     columns = ["function", "slopes", "seeds", *SLOPES.values(), "moved since the start"]
-    return Table("Slopes of the learned functions, means over seeds", columns, rows)
+    return Table("Slopes of the learned functions, means over seeds", columns, rows, ("slopes",))
 
 
 def _moved(found: list[dict[str, Any]], key: str) -> str:
     """Root mean square change of the slopes, mean over the runs whose start is known."""
     known = [m for f in found if f["moved"] and (m := f["moved"][f"slope_{key}"]) is not None]
     return f"{mean(known):.2g}" if known else NONE
+
+
+def unfinished_table(trial: Trial) -> Table | None:
+    """Runs that have not ended, at their lowest, beside what they would be compared with after that epoch."""
+    rows = []
+    for run in trial.unfinished:
+        best = run.best
+        if best is None:
+            continue
+        control = trial.compared("mos" if run.role == "mos_plif" else "softmax")
+        train = best.get("train_nll")
+        numbers = NUMBERS.get(run.name, ())
+        texts = [
+            label_of(run),
+            str(run.seed),
+            f"{run.metrics[-1]['epoch']} of {run.config['epochs']}",
+            NONE if train is None else f"{math.exp(train):.1f}",
+            f"{best['valid_perplexity']:.2f}",
+            _at_epoch(control, best["epoch"]),
+            ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
+        ]
+        rows.append([(text, False) for text in texts])
+    words = ("another head then", "published for the recipe")
+    columns = ["head", "seed", "epochs", "training", "lowest valid", *words]
+    return Table("Not finished, and in no mean: perplexity so far", columns, rows, words) if rows else None
+
+
+def _at_epoch(control: Arm | None, epoch: int) -> str:
+    """Valid perplexity of the runs of an arm after an epoch that all of them reached."""
+    if control is None:
+        return NONE
+    by_run = [{line["epoch"]: line["valid_perplexity"] for line in run.metrics} for run in control.runs]
+    if not all(epoch in values for values in by_run):
+        return NONE
+    return f"{control.label} {mean(values[epoch] for values in by_run):.2f}"
 
 
 def run_table(trial: Trial) -> Table:

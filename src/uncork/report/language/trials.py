@@ -69,9 +69,10 @@ class Arm:
 class Trial:
     """Arms that had the same corpus and the same budget, and the runs that are in no mean."""
 
-    title: str
+    title: str  # corpus and epochs; all of the budget where two trials would be named alike
     anchor: str
     budget: dict[str, Any]
+    details: str = ""  # the rest of the budget, in words
     arms: list[Arm] = field(default_factory=list)
     unfinished: list[Run] = field(default_factory=list)
     repeated: list[Run] = field(default_factory=list)  # of a seed that a later run has too
@@ -94,6 +95,10 @@ class Trial:
         for arm in sorted(self.arms, key=_mean_valid):
             by_role[arm.role].append(arm)
         return {role: by_role[role] for role in LABELS if len(by_role[role]) > 1}
+
+    def compared(self, role: str) -> Arm | None:
+        """The arm of a role that did best on valid."""
+        return min((arm for arm in self.arms if arm.role == role), key=_mean_valid, default=None)
 
     def softmax_of(self, arm: Arm) -> Arm | None:
         """The softmax that a head is compared with; a softmax is compared with none."""
@@ -129,7 +134,11 @@ def trials(runs: Iterable[Run]) -> list[Trial]:
         trial.around = everyone
     order = list(CORPORA)
     place = lambda corpus: order.index(corpus) if corpus in order else len(order)
-    found.sort(key=lambda trial: (place(trial.budget["data.corpus"]), trial.title))
+    found.sort(key=lambda trial: (place(trial.budget["data.corpus"]), trial.title, trial.details))
+    named = Counter(trial.title for trial in found)
+    for trial in found:
+        if named[trial.title] > 1:
+            trial.title = f"{trial.title}, {trial.details}"
     seen: Counter[str] = Counter()
     for trial in found:
         seen[trial.anchor] += 1
@@ -166,7 +175,7 @@ def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
     corpus = PurePath(budget["data.corpus"]).name
     # Also a part of file names and links.
     place = re.sub(r"[^a-z0-9]+", "-", corpus.lower()).strip("-") or "corpus"
-    trial = Trial(_title(budget), f"{place}-{budget['epochs']}", budget)
+    trial = Trial(_title(budget), f"{place}-{budget['epochs']}", budget, _details(budget))
     arms: dict[str, dict[int, Run]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.started):
         if run.result is None:
@@ -186,14 +195,18 @@ def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
 
 def _arm(runs: list[Run]) -> Arm:
     first = runs[0]
-    changes = ", ".join(map(_short, told(first)))
-    label = f"{first.label} ({changes})" if changes else first.label
     head_free = {
         name: value
         for name, value in _values(first).items()
         if name not in ("name", "seed", *TUNED) and not name.startswith("model.head")
     }
-    return Arm(label, first.role, json.dumps(head_free, sort_keys=True), runs)
+    return Arm(label_of(first), first.role, json.dumps(head_free, sort_keys=True), runs)
+
+
+def label_of(run: Run) -> str:
+    """The head, and in brackets what the run changes in its recipe."""
+    changes = ", ".join(map(_short, told(run)))
+    return f"{run.label} ({changes})" if changes else run.label
 
 
 def _short(change: str) -> str:
@@ -227,15 +240,18 @@ def _title(budget: dict[str, Any]) -> str:
         parts.append(f"{budget['data.limit_tokens']:,} words of each text")
     if budget["max_steps"]:
         parts.append(f"at most {budget['max_steps']:,} steps")
-    if budget["optim.average"] in ("epoch", "doubling"):
-        anew = ", anew at every doubling" if budget["optim.average"] == "doubling" else ""
-        parts.append(f"averaging after epoch {budget['optim.average_epoch']}{anew}")
-    else:
-        parts.append({"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging"))
-    if budget["precision"] not in (None, "float32"):
-        parts.append(budget["precision"])
-    if budget["model.head.products"] != "float32":
-        parts.append(f"the head's products too in {budget['model.head.products']}")
     if budget["finetune"]:
         parts.append("finetuned")
+    return ", ".join(parts)
+
+
+def _details(budget: dict[str, Any]) -> str:
+    """Averaging and precision, which all runs of a trial share."""
+    parts = [{"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging")]
+    if budget["optim.average"] in ("epoch", "doubling"):
+        anew = ", anew at every doubling" if budget["optim.average"] == "doubling" else ""
+        parts = [f"averaging after epoch {budget['optim.average_epoch']}{anew}"]
+    parts.append(budget["precision"] or "float32")
+    if budget["model.head.products"] != "float32":
+        parts.append(f"the head's products too in {budget['model.head.products']}")
     return ", ".join(parts)

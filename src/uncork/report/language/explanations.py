@@ -1,0 +1,74 @@
+"""What a gain may be due to, and what the runs say of each: one comparison for each explanation."""
+
+from dataclasses import dataclass
+from statistics import mean
+
+from uncork.report.language.compare import LEVEL, Difference, difference
+from uncork.report.language.tables import SCORES
+from uncork.report.language.trials import Arm, Trial
+from uncork.report.tables import Table
+
+
+SHOWN, FOUND = "would show as", "found"
+# Explanation, what would show it, and the two heads: the first would be lower than the second.
+QUESTIONS = (
+    ("temperature", "one learned factor is lower than softmax", "temperature", "softmax"),
+    ("gradient noise", "PLIF, random and frozen, is lower than softmax", "plif_frozen", "softmax"),
+    ("learning", "PLIF from the identity is lower than the frozen one", "plif", "plif_frozen"),
+    ("learning", "PLIF from the identity is lower than softmax", "plif", "softmax"),
+    (
+        "learning, as published",
+        "PLIF, the authors' start, is lower than the frozen one",
+        "plif_authors",
+        "plif_frozen",
+    ),
+    ("rank, by a mixture", "MoS is lower than softmax", "mos", "softmax"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Mean perplexity of one head minus that of another, on valid and test, and a word on it."""
+
+    arm: Arm
+    control: Arm
+    valid: float
+    test: float
+    word: str
+
+
+def answer(trial: Trial, role: str, other: str, comparisons: int) -> Answer | None:
+    """None where a head has no finished run. A head stands at the setting with the lowest on valid."""
+    arm = trial.compared(role)
+    control = trial.control(arm, other) if arm else None
+    if arm is None or control is None:
+        return None
+    valid, test = (mean(arm.values(name)) - mean(control.values(name)) for name in SCORES)
+    return Answer(arm, control, valid, test, _word(difference(arm, control), comparisons))
+
+
+def _word(found: Difference | None, comparisons: int) -> str:
+    if found is None:
+        return "open: too few seeds"
+    if found.worst_p >= LEVEL / max(comparisons, 1):
+        return "open: not told apart" if found.worst_p >= LEVEL else "open: not clearly"
+    alone = ", by seeds alone" if found.over_text is None else ""
+    if found.mean > 0:
+        return f"no, higher{alone}"
+    return f"yes{alone}" if found.valid < 0 else f"on test only{alone}"
+
+
+def explanation_table(trial: Trial, comparisons: int) -> Table | None:
+    """A row for each question that the runs can be asked."""
+    rows = []
+    for name, shown, role, other in QUESTIONS:
+        found = answer(trial, role, other, comparisons)
+        if found:
+            seeds = f"{len(found.arm.runs)} and {len(found.control.runs)}"
+            if found.arm.setting != found.control.setting:
+                shown += ", with widths or batch of its own"
+            texts = (name, shown, seeds, f"{found.valid:+.2f}", f"{found.test:+.2f}", found.word)
+            rows.append([(text, False) for text in texts])
+    columns = ["explanation", SHOWN, "seeds", "on valid", "on test", FOUND]
+    caption = "Which explanation holds: differences of mean perplexity"
+    return Table(caption, columns, rows, (SHOWN, FOUND)) if rows else None
