@@ -190,7 +190,7 @@ def test_what_is_called_clear_is_so_in_the_report():
         "softmax": "no", "learned temperature": "**yes**", "PLIF, random and frozen": "**yes**"
     }  # fmt: skip
     assert "learned temperature (output_dropout=0.5) clearly higher than softmax by seeds alone" in report
-    (p,) = re.findall(r"against softmax \|.* ([0-9.]+) \| no \|", report)
+    (p,) = re.findall(r"PLIF from .* against softmax \|.* ([0-9.]+) \| no \|", report)
     (level,) = re.findall(r"only p below 0\.05/5 = ([0-9.]+) is called clear", report)
     assert f"its p of {p} misses the {level} that five comparisons ask for" in page()
 

@@ -32,7 +32,7 @@ def _results(trial: Trial) -> Section:
 def _differences(trial: Trial) -> Section:
     """What the table shows and what it does not."""
     comparisons = count(trial)
-    found = (explanation_table(trial, comparisons), tables.control_table(trial, comparisons))
+    found = (explanation_table(trial, comparisons), tables.comparison_table(trial, comparisons))
     shown = [table for table in found if table]
     title = f"Differences: {trial.title}"
     paragraphs = [*reading.verdict(trial), *reading.limits(trial)]

@@ -18,7 +18,6 @@ SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
 
 def perplexity_table(trial: Trial) -> Table:
     """Training, valid and test of each arm, its difference to softmax, and what others published."""
-    compared = to_softmax(trial)
     printed = {arm.label: published(arm) for arm in trial.arms}
     sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
     best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in SCORES}
@@ -29,12 +28,10 @@ def perplexity_table(trial: Trial) -> Table:
             found = arm.spread(name)
             row.append((plus_minus(found), found.mean == best[name]))
         gap = mean_difference(trial, arm)
-        untested = [NONE if gap is None else f"{gap:+.2f}", NONE, NONE]
-        tested = compared.get(arm.label)
-        row += [(text, False) for text in (_difference(tested) if tested else untested)]
+        row.append((NONE if gap is None else f"{gap:+.2f}", False))
         row += [(str(printed[arm.label].get(source, NONE)), False) for source in sources]
         rows.append(row)
-    columns = ["head", "seeds", "training", "valid", "test", "test minus softmax", "95 % interval", "p"]
+    columns = ["head", "seeds", "training", "valid", "test", "test minus softmax"]
     columns += [f"{source}, valid/test" for source in sources]
     return Table(
         "Perplexity, mean ± standard deviation over seeds; that of training with dropout on", columns, rows
@@ -130,18 +127,21 @@ def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
     return run.seconds_per_epoch / mean(other.seconds_per_epoch or 0.0 for other in fair)
 
 
-def _company(trial: Trial, run: Run) -> int:
-    """How many other runs it had beside it, on average."""
+def _company(trial: Trial, run: Run) -> tuple[tuple[str, int], ...]:
+    """How many other runs it had beside it on average, by corpus: steps on another weigh more or less."""
     hardware = run.provenance.get("hardware")
-    others = [
-        other for other in trial.around if other is not run and other.provenance.get("hardware") == hardware
-    ]
-    return round(sum(run.seconds_beside(other) for other in others) / run.seconds) if run.seconds else 0
+    beside: dict[str, float] = {}
+    for other in trial.around:
+        if other is not run and run.seconds and other.provenance.get("hardware") == hardware:
+            corpus = other.config["data"]["corpus"]
+            beside[corpus] = beside.get(corpus, 0.0) + run.seconds_beside(other) / run.seconds
+    return tuple(sorted((corpus, round(number)) for corpus, number in beside.items() if round(number)))
 
 
-def control_table(trial: Trial, comparisons: int) -> Table | None:
-    """Learned functions against the controls; what passes the stricter level is marked."""
+def comparison_table(trial: Trial, comparisons: int) -> Table | None:
+    """Learned functions against their controls, other heads against softmax; what is clear is marked."""
     tests = to_controls(trial)
+    tests += [f for f in to_softmax(trial).values() if f.pair not in {found.pair for found in tests}]
     if not tests:
         return None
     level = LEVEL / comparisons
@@ -154,7 +154,7 @@ def control_table(trial: Trial, comparisons: int) -> Table | None:
         rows.append([*((text, False) for text in row), clear])
     columns = ["perplexity of", "on valid", "on test", "95 % interval", "p"]
     columns += [*(["over text, 95 % interval", "p over text"] if over_text else []), f"p below {level:.2g}"]
-    return Table("Learned functions against their controls (Welch's t-test)", columns, rows)
+    return Table("Tests of differences (Welch's t-test)", columns, rows, (columns[0],))
 
 
 def slope_table(trial: Trial) -> Table | None:
@@ -206,8 +206,8 @@ def unfinished_table(trial: Trial) -> Table | None:
             ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
         ]
         rows.append([(text, False) for text in texts])
-    words = ("another head then", "published for the recipe")
-    columns = ["head", "seed", "epochs", "training", "lowest valid", *words]
+    columns = ["head", "seed", "epochs", "training", "lowest valid", "another head then", "published"]
+    words = ("head", *columns[-2:])
     return Table("Not finished, and in no mean: perplexity so far", columns, rows, words) if rows else None
 
 
