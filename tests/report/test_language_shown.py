@@ -308,3 +308,12 @@ def test_how_far_random_starts_moved():
     said = reading.movement(only(*story()))
     assert said is not None and said.endswith("PLIF, the authors' start by 77 %.")  # 0.31 of 0.4
     assert reading.movement(only(run("penn_plif", 1, 58.0, learned_function=LEARNED))) is None
+
+
+def test_a_recipe_that_has_changed_since_a_run_is_named():
+    """Stored overrides are those against the recipe of then."""
+    records = [run("penn_plif", 1, 58.0, ("model.output_dropout=0.4",)), run("penn_softmax", 1, 60.0)]
+    assert reading.commands(only(*records)) == []
+    records[0]["overrides"] = [each for each in records[0]["overrides"] if "dropout" not in each]
+    (said,) = reading.commands(only(*records))
+    assert said.endswith("Changed since: penn_plif (model.output_dropout).")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from statistics import mean
 
+from uncork.recipes.bundle import FREE
+from uncork.recipes.command import overrides
 from uncork.recipes.published import NUMBERS, SOURCES
 from uncork.report.language.compare import (
     CONTROLS,
@@ -220,6 +222,24 @@ def left_out(trial: Trial) -> list[str]:
         texts = [f"{run.name} seed {run.seed} of {run.started}" for run in trial.repeated]
         lines.append(f"Run again later with the same seed, which counts instead: {'; '.join(texts)}.")
     return lines
+
+
+def commands(trial: Trial) -> list[str]:
+    """Of what time the commands are, where a recipe has changed since."""
+    changed: dict[str, set[str]] = {}
+    for run in trial.runs:
+        today = overrides(run.config)
+        if today is not None and run.overrides is not None:
+            names = {each.partition("=")[0] for each in {*today} ^ {*run.overrides}} - {*FREE}
+            if names:
+                changed.setdefault(run.name, set()).update(names)
+    if not changed:
+        return []
+    texts = [f"{recipe} ({', '.join(sorted(names))})" for recipe, names in sorted(changed.items())]
+    return [
+        "Heads are named, and commands written, by the recipes at the commit of each run. Changed since: "
+        f"{'; '.join(texts)}."
+    ]
 
 
 def carried(trial: Trial) -> list[str]:

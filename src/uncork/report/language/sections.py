@@ -65,7 +65,7 @@ def _functions(trial: Trial) -> list[Section]:
 
 
 def _origins(trial: Trial) -> Section:
-    paragraphs = [*reading.left_out(trial), *reading.carried(trial)]
+    paragraphs = [*reading.left_out(trial), *reading.carried(trial), *reading.commands(trial)]
     shown = [tables.run_table(trial)] if trial.arms else []
     if shown:
         paragraphs.append("Seconds are by the clock: runs that share a machine slow each other.")
