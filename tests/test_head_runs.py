@@ -1,5 +1,6 @@
 """What the documentation says of the runs of 160 epochs on Penn and of 80 on WikiText-2 is what they were."""
 
+import csv
 import json
 import math
 import re
@@ -302,6 +303,50 @@ def test_what_is_said_of_the_learned_functions(steepest, near):
         top = max(by_logit, key=by_logit.__getitem__)
         assert f"{by_logit[top]:.1f}" == steepest and 1.0 < top < 3.0
         assert all(abs(slope - 1.0) < near for x, slope in by_logit.items() if x < -1.0 or 8.0 < x < 20.0)
+
+
+def test_which_explanation_is_said_to_hold():
+    """The signs behind the words; the report's table of explanations has the numbers."""
+    runs = penn()
+    gap = lambda text, one, other: (
+        mean(score(r, text) for r in runs[one].values()) - mean(score(r, text) for r in runs[other].values())
+    )
+    for text in TEXTS:
+        assert gap(text, MORE_TEMPERATURE, SOFTMAX) > 0 and gap(text, TEMPERATURE, SOFTMAX) > 0
+        assert gap(text, FROZEN, SOFTMAX) > 0 and gap(text, AUTHORS, SOFTMAX) > 0
+        assert gap(text, MORE_PLIF, FROZEN) < 0 and gap(text, MORE_PLIF, MORE_TEMPERATURE) < 0
+        assert gap(text, MOS, SOFTMAX) < 0
+        softmax, plif, temperature = wikitext("softmax", "plif", "temperature")
+        assert score(plif, text) < score(softmax, text) < score(temperature, text)
+    # Catching up: further behind where averages begin than at the end.
+    behind = [valid_of(runs[FROZEN][141])[e] - valid_of(runs[SOFTMAX][141])[e] for e in (31, 160)]
+    assert behind[0] > behind[1] > 0
+
+
+def test_what_is_said_of_the_ablation():
+    """None but these was run on Penn: once more are, the page has to tell."""
+    functions = [run["config"]["model"]["head"]["function"] for run in records(PENN)]
+    plif = [f for f in functions if f and f["name"] == "PLIF"]
+    assert {f["lr"] for f in plif if not f["frozen"]} == {2.0, 0.02}
+    assert {(f["pull"], f["smoothness"], bool(f["refine"])) for f in plif} == {(0.0, 0.0, False)}
+    assert not any(f and f["name"] == "MonotoneNetwork" for f in functions)
+    assert {k for k in penn() if k[1] == 0.5} == {MORE_SOFTMAX, MORE_PLIF, MORE_TEMPERATURE}
+    assert "none but the recipe's (2) and the authors' (0.02), which has another start" in page()
+
+
+def test_what_is_said_of_seconds_alone():
+    """A step measured alone times the steps of an epoch; the last way measured is the one the runs had."""
+    steps = ROOT / "benchmarks" / "results" / "training_nvidia-h200_2026-11-16.csv"
+    with steps.open(newline="") as file:
+        ms = {row["recipe"]: float(row["ms"]) for row in csv.DictReader(file)}
+    number = lambda setting: penn()[setting][141]["metrics"][159]["step"] / 160
+    softmax = ms["penn_softmax"] * number(SOFTMAX) / 1000
+    plif, mos = ms["penn_plif"] * number(MORE_PLIF) / 1000, ms["penn_mos"] * number(MOS) / 1000
+    told = (
+        f"softmax takes {softmax:.1f} seconds, PLIF {plif:.1f} ({plif / softmax:.2f} times softmax) and MoS "
+        f"{mos:.1f} ({mos / softmax:.1f} times)",
+    )
+    assert_told(told, page())
 
 
 def test_what_is_said_of_their_seconds():
