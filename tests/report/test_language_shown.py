@@ -51,6 +51,16 @@ def test_costs_fall_back_on_the_metrics_and_compare_one_hardware_only():
     )
 
 
+def test_costs_stand_beside_the_published_ones():
+    table = tables.cost_table(only(*story()))
+    names = ("LMS, parameters", "LMS, seconds per epoch", "LMS, against softmax")
+    printed = lambda head: [cells(table, head)[name] for name in names]
+    assert printed("PLIF, the authors' start") == ["24.4M", "about 70", "1.2x"]
+    assert printed("MoS") == ["26.6M", "about 150", "2.5x"]
+    assert printed("PLIF from the identity") == [tables.NONE] * 3
+    assert names[0] not in tables.cost_table(only(run("embedded_softmax", 1, 50.0))).columns
+
+
 def test_memory_is_the_most_of_all_seeds():
     peaks = ((1, 5), (2, 7), (3, 6))
     trial = only(*(run("penn_softmax", s, 60.0 + s, peak_memory_bytes=m * 2**20) for s, m in peaks))
@@ -171,7 +181,7 @@ def test_slopes_stand_beside_the_papers():
     assert rows[0] == ["PLIF from the identity", "over the table", "3", "1.25", "0.4", "0.5", "1.75", "0.31"]
     assert rows[1][:4] == ["PLIF from the identity", "at the logits", "3", "1.12"]
     assert rows[-1] == [
-        "PLIF in table 2 of the paper",
+        "PLIF in table 2 of the paper, WikiText-2",
         "as printed",
         "–",
         "1.10",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 SOURCES = {
-    "LMS": "Ganea et al. 2019, table 1",
+    "LMS": "Ganea et al. 2019, table 1, seconds on a Tesla P100",
     "AAAI": "Parthiban, Mao and Inkpen 2021, table 2: 11 seeds, spread of test",
     "AWD": "Merity et al. 2018, the numbers of its repository",
     "MoS": "Yang et al. 2018",
 }
-# Slopes of the learned PLIF in table 2 of Ganea et al. 2019.
+# Slopes of the PLIF learned on WikiText-2, in table 2 of Ganea et al. 2019.
 LEARNED_SLOPES = {"mean": 1.10, "std": 0.62, "min": 0.02, "max": 5.16}
 
 
@@ -48,4 +48,14 @@ NUMBERS: dict[str, tuple[Published, ...]] = {
     "wikitext2_plif_authors": _all(LMS="67.87/64.86", AAAI="67.15/64.16±0.17"),
     "wikitext2_plif_frozen": _all(AAAI="64.28±0.17"),
     "wikitext2_mos": _all(MoS="66.01/63.33", AAAI="64.54/61.96±0.40"),
+}
+# Table 1 of Ganea et al. 2019: parameters, and seconds per epoch on a Tesla P100.
+COSTS: dict[str, tuple[str, int]] = {
+    "penn_softmax": ("24.2M", 60),
+    "penn_plif_authors": ("24.4M", 70),
+    "penn_mos": ("26.6M", 150),
+    "penn_mos_plif": ("28.6M", 220),
+    "wikitext2_softmax": ("33M", 120),
+    "wikitext2_plif_authors": ("33.2M", 150),
+    "wikitext2_mos": ("33M", 550),
 }

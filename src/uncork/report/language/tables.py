@@ -4,7 +4,7 @@ import math
 from statistics import mean
 from typing import Any
 
-from uncork.recipes.published import LEARNED_SLOPES, NUMBERS, Published
+from uncork.recipes.published import COSTS, LEARNED_SLOPES, NUMBERS, Published
 from uncork.report.language.compare import LEVEL, Difference, mean_difference, to_controls, to_softmax
 from uncork.report.language.runs import Run
 from uncork.report.language.trials import Arm, Trial, label_of
@@ -91,7 +91,21 @@ def cost_table(trial: Trial) -> Table:
             ]
         )
     columns = ["head", "parameters", "training seconds per epoch", "against softmax", "peak memory, MiB"]
+    printed = [_printed_cost(arm) for arm in trial.arms]
+    if any(printed):
+        columns += ["LMS, parameters", "LMS, seconds per epoch", "LMS, against softmax"]
+        for row, cost in zip(rows, printed, strict=True):
+            row += [(text, False) for text in cost or (NONE,) * 3]
     return Table("Cost; ratios are to softmax runs under the same load", columns, rows)
+
+
+def _printed_cost(arm: Arm) -> tuple[str, str, str] | None:
+    """Parameters, seconds and their ratio to softmax in the paper's table."""
+    if not published(arm) or arm.recipe not in COSTS:
+        return None
+    parameters, seconds = COSTS[arm.recipe]
+    _, softmax = COSTS[f"{arm.recipe.partition('_')[0]}_softmax"]
+    return parameters, f"about {seconds}", f"{seconds / softmax:.1f}x"
 
 
 def _training_seconds(trial: Trial, arm: Arm) -> str:
@@ -174,7 +188,10 @@ def slope_table(trial: Trial) -> Table | None:
         return None
     paper = [f"{LEARNED_SLOPES[name]:.2f}" for name in SLOPES]
     rows.append(
-        [(text, False) for text in ("PLIF in table 2 of the paper", "as printed", NONE, *paper, NONE)]
+        [
+            (text, False)
+            for text in ("PLIF in table 2 of the paper, WikiText-2", "as printed", NONE, *paper, NONE)
+        ]
     )
     columns = ["function", "slopes", "seeds", *SLOPES.values(), "moved since the start"]
     return Table("Slopes of the learned functions, means over seeds", columns, rows, ("slopes",))
