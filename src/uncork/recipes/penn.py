@@ -24,7 +24,7 @@ def penn_softmax_reference() -> Config:
     """AWD 61.2/58.8 (its repository; 58.8/56.5 finetuned, 53.2/52.5 with cache); paper 60.0/57.3.
 
     The reference implementation's own settings: lr 30, non-monotone trigger, 500 epochs. How its first
-    epochs compare is in docs/lm.md.
+    epochs compare is in docs/lm-agreement.md.
     """
     return _reference("penn_softmax_reference", heads.softmax())
 
