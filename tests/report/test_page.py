@@ -208,3 +208,13 @@ def test_the_command(tmp_path, capsys):
     assert cli.main(["report", str(runs), "-o", str(output), "--figures", str(tmp_path / "f")]) == 0
     assert str(output) in capsys.readouterr().out and list((tmp_path / "f").glob("*.svg"))
     assert cli.main(["report", str(tmp_path / "nowhere"), "-o", str(output)]) == 2
+
+
+def test_one_width_is_a_table_and_no_picture(tmp_path):
+    drawn = lambda records, name: [
+        len(section.figures)
+        for section in build(load([write_runs(tmp_path / name, records)]))
+        if section.anchor.startswith("alpha")
+    ]
+    assert drawn([record("plif", 2)], "one") == [0]
+    assert drawn([record("plif", 2), record("plif", 4)], "two") == [2]

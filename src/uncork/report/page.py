@@ -86,7 +86,10 @@ def _illustrations(grouped: list[Panel]) -> Section:
 def _concentration(concentration: float, grouped: list[Panel]) -> Section:
     mine = [p for p in grouped if p.setting.concentration == concentration]
     pictures: list[Drawing] = [
-        partial(figures.metric_figure, p, metric) for metric in reversed(METRICS) for p in mine
+        partial(figures.metric_figure, p, metric)
+        for metric in reversed(METRICS)
+        for p in mine
+        if len(p.widths) > 1  # a point by itself tells no more than the table
     ]
     grids = [tables.metric_table(p, metric) for p in mine for metric in METRICS]
     seeds = max(len(r) for p in mine for by in p.records.values() for r in by.values())
