@@ -105,6 +105,12 @@ def where_time_goes(name: str, problem: Problem, rounds: int = 3) -> dict[str, f
     return shares | {"rest": 1.0 - sum(shares.values())}
 
 
+def memory_text(peak: int, eager: int) -> str:
+    """MiB, and the ratio to eager where that took enough to be told from nothing."""
+    ratio = f" ({peak / eager:.2f}x)" if eager >= 2**20 else ""
+    return f"{peak / 2**20:.0f}{ratio}"
+
+
 def print_peak_memory(name: str, sizes: Sizes) -> int:
     """As JSON on standard output: run in a process of its own, by `measure.in_process`."""
     small = make_problem((64, *sizes[1:2], 500))
@@ -154,7 +160,7 @@ def _measure(sizes: Sizes, rounds: int, origin: dict) -> tuple[str, list[dict]]:
                 f"{ratio:.2f}x",
                 f"{cpu_ratio:.2f}x",
                 f"{TARGETS[name]:.2f}x" if name in TARGETS else "",
-                f"{memory[name] / 2**20:.0f} ({memory[name] / max(memory[EAGER], 1):.2f}x)",
+                memory_text(memory[name], memory[EAGER]),
                 ", ".join(f"{label} {share:.0%}" for label, share in shares.items() if share > 0.004),
             ]
         )

@@ -50,6 +50,11 @@ def test_memory_of_a_step():
     del ballast
 
 
+def test_no_ratio_to_a_peak_of_nothing():
+    assert cpu.memory_text(3 * 2**20, 2 * 2**20) == "3 (1.50x)"
+    assert cpu.memory_text(4 * 2**20, 0) == "4"
+
+
 def test_spread():
     spread = measure.Spread.of([5.0, 1.0, 2.0, 3.0, 4.0, 6.0])
     assert (spread.low, spread.median, spread.high) == (2.0, 3.5, 5.0)
