@@ -320,6 +320,16 @@ def test_how_far_random_starts_moved():
     assert reading.movement(only(run("penn_plif", 1, 58.0, learned_function=LEARNED))) is None
 
 
+@pytest.mark.parametrize("start", ["random", "identity"])
+def test_a_mixture_has_a_random_start_only_if_its_configuration_says_so(start):
+    change = f"model.head.function.options.init={start}"
+    trial = only(run("penn_mos_plif", 1, 56.0, (change,), learned_function=LEARNED))
+    picture = figures.function_figure(trial, "slope")
+    assert (
+        (reading.movement(trial) is not None) == ("running means" in picture.reading) == (start == "random")
+    )
+
+
 def test_a_recipe_that_has_changed_since_a_run_is_named():
     """Stored overrides are those against the recipe of then."""
     records = [run("penn_plif", 1, 58.0, ("model.output_dropout=0.4",)), run("penn_softmax", 1, 60.0)]

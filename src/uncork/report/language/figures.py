@@ -9,7 +9,6 @@ import numpy as np
 
 from uncork.report.figures import STYLES, Figure, finish, new_axes
 from uncork.report.language.reading import curve_reading
-from uncork.report.language.runs import RANDOM_STARTS
 from uncork.report.language.trials import Arm, Trial
 
 
@@ -130,13 +129,14 @@ def function_figure(trial: Trial, view: str) -> Figure:
     """One view of each learned function against the logit, of the first seed that has it."""
     label, values, plain = VIEWS[view]
     figure, axes = new_axes(SIZE)
-    look, texts = styles(trial), []
+    look, texts, means = styles(trial), [], ""
     for arm in trial.arms:
         function = _learned(arm)
         if function and arm.role != "plif_frozen":  # which learned nothing
             colour, _, line = look[arm.label]
             x, y = np.array(function["x"]), values(function)
-            if view == "slope" and arm.role in RANDOM_STARTS:
+            if view == "slope" and arm.runs[0].drawn:
+                means = f" Random starts are drawn as running means of {MEAN_OVER} points."
                 x, y = _running_mean(x), _running_mean(y)
             axes.plot(x, y, color=colour, linestyle=line, label=arm.label)
             texts.append(f"{arm.label}: {_range(function)}")
@@ -146,7 +146,6 @@ def function_figure(trial: Trial, view: str) -> Figure:
     _title(axes, trial)
     _legend(figure)
     title = f"Learned functions, {label}, {trial.title}"
-    means = f" Random starts are drawn as running means of {MEAN_OVER} points." if view == "slope" else ""
     reading = (
         f"Over the range the logits occupy, first seed; the grey line is softmax.{means} {'; '.join(texts)}."
     )

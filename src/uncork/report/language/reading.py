@@ -16,7 +16,7 @@ from uncork.report.language.compare import (
     to_softmax,
     untested,
 )
-from uncork.report.language.runs import LABELS, RANDOM_STARTS, Run
+from uncork.report.language.runs import LABELS, Run
 from uncork.report.language.tables import SCORES, p_value, published
 from uncork.report.language.trials import Trial
 from uncork.report.reading import share
@@ -202,7 +202,7 @@ def movement(trial: Trial) -> str | None:
         found = [f for run in arm.runs if (f := (run.result or {}).get("learned_function")) and f["moved"]]
         known = [(f["moved"]["slope_over_knots"], f["slopes"]["over_knots"]) for f in found]
         shares = [moved / table["std"] for moved, table in known if moved is not None and table]
-        if shares and arm.role in RANDOM_STARTS:
+        if shares and arm.runs[0].drawn:
             texts.append(f"{arm.label} by {100.0 * mean(shares):.2g} %")
     if not texts:
         return None

@@ -25,8 +25,6 @@ LABELS = {
     "mos": "MoS",
     "mos_plif": "MoS with PLIF",
 }
-# Learned from slopes that were drawn.
-RANDOM_STARTS = ("plif_authors", "mos_plif")
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
 
 
@@ -75,6 +73,12 @@ class Run:
         if function["name"] == "PLIF":
             return "plif_authors" if random else "plif"
         return ROLES.get(function["name"], "other")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its function was learned from slopes that were drawn."""
+        function = self.config["model"]["head"]["function"]
+        return bool(function and not function["frozen"] and function["options"].get("init") == "random")
 
     @property
     def label(self) -> str:
