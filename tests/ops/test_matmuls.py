@@ -228,9 +228,10 @@ def test_in_tf32_operands_lie_along_what_is_summed(backend, components, function
 
 
 @over_fused
-def test_in_tf32_the_weight_is_copied_only_for_chunks_at_least_as_large(backend, operands):
+@pytest.mark.parametrize("chunk", [5 * 11 * 4, 2**20], ids=["less than the weight", "all tokens"])
+def test_in_tf32_the_weight_is_copied_only_where_large_chunks_share_it(backend, operands, chunk):
     case = make_case((30,), 6, 11, dtype=torch.float32)
-    assert_as_accurate_as_torch([case], backend, chunk=5 * 11 * 4)
+    assert_as_accurate_as_torch([case], backend, chunk=chunk)
     assert operands["weight"] and all(weight.stride(1) == 1 for weight in operands["weight"])
 
 

@@ -144,9 +144,9 @@ def _run(
     weight_PD = matmul.with_zeros(matmul.widened(problem.weight_VD), padded)
     bias_P = None if problem.bias_V is None else matmul.with_zeros(problem.bias_V, padded)
     buffer_RP = _buffer(problem, length * components, chunk_pass, padded)
-    # A copy of the weight is worth its memory where that is no more than a chunk's.
-    worth_copy = outcome.latent_NKD is not None and weight_PD.nbytes <= buffer_RP.nbytes
-    back_PD = matmul.by_columns(weight_PD) if worth_copy else weight_PD
+    # A copy of the weight is worth its time where chunks share it, and its memory where a chunk takes more.
+    shared = length < tokens and weight_PD.nbytes <= buffer_RP.nbytes
+    back_PD = matmul.by_columns(weight_PD) if shared and needs.latent else weight_PD
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
     for start in range(0, tokens, length):
