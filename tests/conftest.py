@@ -1,5 +1,8 @@
 """Fixtures of the whole suite."""
 
+import os
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +10,10 @@ from torch import Tensor
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "traced: torch must see its own allocation functions, unpoisoned")
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+        from tests import interpreter
+
+        interpreter.speed_up()
 
 
 @pytest.fixture
