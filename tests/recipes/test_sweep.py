@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,8 +85,9 @@ def damage_metrics(folder):
 
 
 def test_a_damaged_file_fails_its_run_alone(tmp_path, capsys):
-    assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2], changes=TINY, parallel=2) == 0
     damaged = [tmp_path / f"embedded_softmax-{seed}" for seed in (1, 2)]
+    for seed, folder in zip((1, 2), damaged, strict=True):
+        train(build("embedded_softmax", (*TINY, f"seed={seed}")), folder)
     names = [damage(folder) for damage, folder in zip((damage_result, damage_metrics), damaged, strict=True)]
     capsys.readouterr()
     assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2, 3], changes=TINY, resume=True) == 1
@@ -109,25 +111,49 @@ def test_a_file_damaged_while_its_run_trains_ends_nothing(tmp_path, monkeypatch)
     assert [run["status"] for run in read_json(tmp_path / "table.json")["unfinished"]] == ["failed"] * 2
 
 
-def test_time_stops_all_runs_and_they_go_on(tmp_path, capsys):
+class Clock:
+    """The time of a sweep: `seconds` go by in one step, as soon as something has happened."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self, seconds, happened):
+        self.seconds, self.happened, self.passed = seconds, happened, 0.0
+
+    def monotonic(self):
+        if not self.passed and self.happened():
+            self.passed = self.seconds
+        return time.monotonic() + self.passed
+
+
+def test_time_stops_all_runs_and_they_go_on(tmp_path, capsys, monkeypatch):
     """Two runs side by side and one that waits; stopped by time, then resumed."""
+    first, second, third = (tmp_path / f"embedded_softmax-{seed}" for seed in (1, 2, 3))
+    clock = Clock(570.0, lambda: epochs(first) > 0 and epochs(second) > 0)
+    monkeypatch.setattr(sweep_module, "time", clock)
     began = time.monotonic()
     assert (
-        sweep(["embedded_softmax"], tmp_path, seeds=[1, 2, 3], changes=ENDLESS, parallel=2, minutes=0.4) == 0
+        sweep(["embedded_softmax"], tmp_path, seeds=[1, 2, 3], changes=ENDLESS, parallel=2, minutes=10) == 0
     )
-    assert time.monotonic() - began < 60
+    assert clock.passed and time.monotonic() - began < 60
     assert "3 of 3 runs are not finished; go on with --resume" in capsys.readouterr().err
     runs = read_json(tmp_path / "table.json")["unfinished"]
     assert sorted(run["status"] for run in runs) == ["stopped", "stopped", "waiting"]
-    state = load_state(tmp_path / "embedded_softmax-1" / "state")
+    state = load_state(first / "state")
     assert state is not None
-    done = state[1]["position"]["step"]
-    assert done > 0 and not (tmp_path / "embedded_softmax-3").exists()
-    assert sweep(
-        ["embedded_softmax"], tmp_path, seeds=[1], changes=ENDLESS, minutes=0.3, resume=True
-    ) == 0  # fmt: skip
-    again = load_state(tmp_path / "embedded_softmax-1" / "state")
+    done, lines = state[1]["position"]["step"], epochs(first)
+    assert done > 0 and not third.exists()
+    for folder in (first, second):  # told to stop, not killed
+        assert "continue" in (folder / "log.txt").read_text()
+    monkeypatch.setattr(sweep_module, "time", Clock(570.0, lambda: epochs(first) > lines))
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1], changes=ENDLESS, minutes=10, resume=True) == 0
+    again = load_state(first / "state")
     assert again is not None and again[1]["position"]["step"] > done
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(0.4, 21.6), (5, 270.0), (10, 570.0)])
+def test_runs_are_told_to_stop_before_the_time_is_up(minutes, seconds, monkeypatch):
+    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    assert sweep_module._deadline(minutes) == pytest.approx(1000.0 + seconds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
