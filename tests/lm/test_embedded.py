@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from uncork.lm import load_run, train
+from uncork.lm import DataConfig, build_corpus, load_run, train
 from uncork.lm.build import EMBEDDED_SEED
 from uncork.lm.embedded import compare, make_corpus, make_process
 from uncork.recipes import build
@@ -31,6 +31,16 @@ def test_text_is_seeded_and_follows_the_table():
     observed = np.bincount(after, minlength=40) / len(after)
     error = np.sqrt(PROCESS.table_CV[common] / len(after))
     assert (np.abs(observed - PROCESS.table_CV[common]) < 5 * error + 1e-12).all()
+
+
+def test_a_limit_keeps_the_first_words_of_every_part():
+    whole = build_corpus(DataConfig(corpus="embedded"))
+    assert [len(part) for part in (whole.train, whole.valid, whole.test)] == [200_000, 20_000, 20_000]
+    for limit in (700, 30_000):
+        part = build_corpus(DataConfig(corpus="embedded", limit_tokens=limit))
+        assert part.words == whole.words
+        for split in ("train", "valid", "test"):
+            assert torch.equal(getattr(part, split), getattr(whole, split)[:limit])
 
 
 def test_the_process_itself_has_no_divergence():

@@ -27,14 +27,14 @@ EMBEDDED_SEED = 0
 def build_corpus(config: DataConfig, progress: download.Progress | None = None) -> Corpus:
     """The corpus a configuration names: generated, local, or downloaded into `root`."""
     check_corpus(config)
+    limit = config.limit_tokens
     if config.corpus == "embedded":
-        corpus = embedded.make_corpus(embedded.make_process(seed=EMBEDDED_SEED))
+        corpus = embedded.make_corpus(embedded.make_process(seed=EMBEDDED_SEED), limit=limit)
     elif config.corpus in download.HOMES:
         folder = Path(config.root) / config.corpus
         corpus = Corpus.from_folder(download.ensure(config.corpus, folder, progress=progress))
     else:
         corpus = Corpus.from_folder(config.corpus)
-    limit = config.limit_tokens
     return Corpus(corpus.words, corpus.train[:limit], corpus.valid[:limit], corpus.test[:limit])
 
 

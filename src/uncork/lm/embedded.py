@@ -46,7 +46,7 @@ class Process:
         previous, before = 0, 0
         for position in range(length):
             row = cumulative_CV[previous * self.classes + before % self.classes]
-            words[position] = np.searchsorted(row, uniform[position], side="right")
+            words[position] = row.searchsorted(uniform[position], side="right")
             previous, before = int(words[position]), previous
         return words
 
@@ -82,11 +82,15 @@ def make_corpus(
     valid: int = 20_000,
     test: int = 20_000,
     seed: int = 0,
+    limit: int | None = None,
 ) -> Corpus:
-    """Text of the process as a corpus, whose word numbers are those of the process."""
+    """Text of the process as a corpus, whose word numbers are those of the process.
+
+    `limit` keeps the first words of each part, that many, and draws no others.
+    """
     names = (END_OF_LINE, *(f"w{number:03d}" for number in range(1, process.num_words)))
     streams = [
-        torch.from_numpy(process.sample(length, seed * 3 + part + 1))
+        torch.from_numpy(process.sample(length if limit is None else min(length, limit), seed * 3 + part + 1))
         for part, length in enumerate((train, valid, test))
     ]
     return Corpus(names, *streams)
