@@ -20,7 +20,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """A function of a size that gives the kernels of a persistent layer as functions of CPU tensors."""
     return emulator(tmp_path_factory)

@@ -6,6 +6,7 @@
  * barriers are not found.
  */
 #pragma once
+#undef _FORTIFY_SOURCE /* it takes a jump to another stack for a mistake */
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -33,9 +35,10 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 struct Index { int x; };
 static Index threadIdx{0}, blockIdx{0}, gridDim{1};
 
-/* -- fibers -- */
-static ucontext_t scheduler;
-static std::vector<ucontext_t> fibers;
+/* -- fibers: contexts begin them, jumps go on, which unlike contexts need no call of the system -- */
+struct Fiber { ucontext_t start; jmp_buf point; bool begun; };
+static jmp_buf scheduler;
+static std::vector<Fiber> fibers;
 enum { ENDED, BARRIER, ANY, SHUFFLE, EXCHANGE, VOTE }; /* the first three are for a block */
 static std::vector<int> kinds;                         /* of the point each fiber waits at */
 static std::vector<double> slots;
@@ -43,16 +46,22 @@ static std::function<void()> body;
 
 static void meet(int kind) {
     kinds[threadIdx.x] = kind;
-    swapcontext(&fibers[threadIdx.x], &scheduler);
+    if (!_setjmp(fibers[threadIdx.x].point)) _longjmp(scheduler, 1);
 }
 static void enter() {
     body();
     meet(ENDED);
 }
+static void go_on(Fiber &fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.point, 1);
+    fiber.begun = true;
+    setcontext(&fiber.start);
+}
 static void resume(int first, int last) {
     for (int i = first; i < last; i++) {
         threadIdx.x = i;
-        swapcontext(&scheduler, &fibers[i]);
+        go_on(fibers[i]);
     }
 }
 static int agreed(int first, int last) {
@@ -67,14 +76,14 @@ static void run_block(int threads, std::function<void()> kernel) {
     const size_t stack = 1 << 16;
     std::vector<char> stacks(stack * threads);
     body = kernel;
-    fibers.assign(threads, ucontext_t());
+    fibers.assign(threads, Fiber());
     kinds.assign(threads, ENDED);
     slots.assign(threads, 0.0);
     for (int i = 0; i < threads; i++) {
-        getcontext(&fibers[i]);
-        fibers[i].uc_stack.ss_sp = &stacks[stack * i];
-        fibers[i].uc_stack.ss_size = stack;
-        makecontext(&fibers[i], enter, 0);
+        getcontext(&fibers[i].start);
+        fibers[i].start.uc_stack.ss_sp = &stacks[stack * i];
+        fibers[i].start.uc_stack.ss_size = stack;
+        makecontext(&fibers[i].start, enter, 0);
     }
     resume(0, threads);
     while (true) {
