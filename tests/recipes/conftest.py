@@ -12,7 +12,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def data_root() -> Path:
     if not (SHARED_DATA / "penn" / "train.txt").exists():
         pytest.skip("the corpus penn is not in ../shared/data")
