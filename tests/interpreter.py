@@ -3,6 +3,7 @@
 Its own cost, not that of the numbers, is most of a kernel at the sizes of the tests.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ interpreter: Any = runtime
 def speed_up() -> None:
     """Leave out repeated work, for as long as the process lasts."""
     patch_once_a_launch()
+    remember_builtins()
     remember_dtypes()
     remember_shapes()
 
@@ -38,6 +40,21 @@ def patch_once_a_launch() -> None:
 
     interpreter._patch_lang = patch_first
     interpreter._LangPatchScope.restore = restore_all
+
+
+def remember_builtins() -> None:
+    """What is to be replaced in a part of the language, which every launch finds among all its members."""
+    names: dict[Any, list[str]] = {}
+
+    def patch(part: Any, builder: Any, scope: Any) -> None:
+        if part not in names:
+            names[part] = [name for name, member in inspect.getmembers(part) if core.is_builtin(member)]
+        for name in names[part]:
+            member = getattr(part, name)
+            if core.is_builtin(member):  # not replaced already
+                interpreter._patch_attr(part, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch
 
 
 def remember_dtypes() -> None:
