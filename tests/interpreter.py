@@ -17,7 +17,7 @@ interpreter: Any = runtime
 
 
 def speed_up() -> None:
-    """Leave out repeated work, for as long as the process lasts, in the Triton whose parts have these names."""
+    """Leave out repeated work while the process lasts, in the Triton whose parts have these names."""
     if not triton.__version__.startswith("3.6."):
         return
     patch_once_a_launch()
