@@ -30,6 +30,7 @@ from tests.head_runs import (
     records,
     score,
     setting_of,
+    slope_at,
     slopes,
     training,
     valid_of,
@@ -211,6 +212,7 @@ def test_what_is_said_of_mixtures():
     (lost,) = [run for run in records(PENN) if setting_of(run) == MOS_PLIF and run["result"] is None]
     valid, other = valid_of(both), valid_of(mos)
     assert min(valid, key=valid.__getitem__) == 120 and len(lost["metrics"]) == 99
+    furthest = max(slope_at(both))
     paper = [number(published(name, "LMS").test) for name in ("penn_mos", "penn_mos_plif")]
     anew = lambda at: (f"{at[121] - at[120]:.2f}", f"({at[121]:.2f} after {at[120]:.2f})")
     told = (
@@ -224,6 +226,8 @@ def test_what_is_said_of_mixtures():
         f"{anew(other)[0]} {anew(other)[1]}",
         f"lost after 99 epochs, was at {valid_of(lost)[99]:.2f} there, and this one at {valid[99]:.2f}",
         f"with PLIF, {paper[0] - paper[1]:.2f} better than MoS",
+        f"Its logits reach {furthest:.1f}, beyond the end of its table at 20, where it goes on as a line of slope "
+        f"{slope_at(both)[furthest]:.2f}",
     )
     assert_told(told, page())
 

@@ -299,7 +299,7 @@ def test_an_unfinished_run_stands_beside_what_it_would_be_compared_with():
     trial = only(*story(), run("penn_mos_plif", 1, 55.0, changed, done=4), run("penn_plif", 7, 58.0, done=0))
     table = tables.unfinished_table(trial)
     assert table is not None and len(table.rows) == 1  # of the other nothing is known yet
-    found = cells(table, "MoS with PLIF (function.options.init=identity)")
+    found = cells(table, "MoS with PLIF (init=identity)")
     assert found["epochs"] == "4 of 6" and found["lowest valid"] == "77.00"
     assert found["another head then"] == "MoS 78.00"
     assert found["published"] == "LMS 58.20/56.02"
@@ -337,3 +337,22 @@ def test_a_recipe_that_has_changed_since_a_run_is_named():
     records[0]["overrides"] = [each for each in records[0]["overrides"] if "dropout" not in each]
     (said,) = reading.commands(only(*records))
     assert said.endswith("Changed since: penn_plif (model.output_dropout).")
+
+
+def test_a_long_name_and_many_names_fit_the_picture(monkeypatch):
+    """The legend inside the picture, and the lines as tall as with few names."""
+    boxes = []
+
+    def finish(figure, *_):
+        figure.canvas.draw()
+        boxes.append((figure.bbox, figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()))
+
+    monkeypatch.setattr(figures, "finish", finish)
+    long = ("model.head.function.options.init=identity", "model.head.function.options.knots=100000",
+            "model.head.function.lr=2", "model.head.function.weight_decay=0")  # fmt: skip
+    few = [run("penn_softmax", 1, 60.0), run("penn_plif", 1, 59.0)]
+    figures.curve_figure(only(*few))
+    figures.curve_figure(only(*story(), run("penn_mos_plif", 1, 56.0, long)))
+    (_, _, short), (whole, legend, lines) = boxes
+    assert whole.x0 <= legend.x0 and legend.x1 <= whole.x1 and whole.y0 <= legend.y0
+    assert lines.height > 0.9 * short.height

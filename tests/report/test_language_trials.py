@@ -73,7 +73,7 @@ def test_another_setting_is_another_arm_and_says_so():
     assert labels == {
         "PLIF from the identity": [1, 2],
         "PLIF from the identity (function.lr=0.5)": [2],
-        "PLIF from the identity (function.options.seed=4)": [3],
+        "PLIF from the identity (seed=4)": [3],
     }
 
 

@@ -116,6 +116,8 @@ VIEWS: dict[str, tuple[str, Callable[[dict[str, Any]], np.ndarray], float]] = {
 }
 
 
+# Letters of a legend that fit beside each other, lines there is room for, and inches that one more takes.
+LEGEND_WIDTH, LEGEND_LINES, LEGEND_LINE = 64, 4, 0.17
 # Slopes of random starts jump from knot to knot as they were drawn: means over many show what was learned.
 MEAN_OVER = 21
 
@@ -207,7 +209,12 @@ def _title(axes, trial: Trial) -> None:
 
 
 def _legend(figure) -> None:
-    """In two columns where the names are short enough for the width."""
-    names = [name for axes in figure.axes for name in axes.get_legend_handles_labels()[1]]
+    """In two columns where the names are short enough for the width; longer ones take several lines."""
+    (axes,) = figure.axes
+    handles, names = axes.get_legend_handles_labels()
     columns = 2 if max(map(len, names), default=0) <= 28 else 1
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    names = [fill(name, LEGEND_WIDTH) for name in names]
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    # Many names must not squeeze the lines they are of.
+    lines = sum(name.count("\n") + 1 for name in names) // columns
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - LEGEND_LINES))

@@ -211,7 +211,7 @@ def label_of(run: Run) -> str:
 
 def _short(change: str) -> str:
     """Without the parts of a path that say nothing here."""
-    return change.removeprefix("model.").removeprefix("head.")
+    return change.removeprefix("model.").removeprefix("head.").removeprefix("function.options.")
 
 
 def _tell_apart(arms: list[Arm]) -> None:
