@@ -226,8 +226,8 @@ def test_what_is_said_of_mixtures():
         f"{anew(other)[0]} {anew(other)[1]}",
         f"lost after 99 epochs, was at {valid_of(lost)[99]:.2f} there, and this one at {valid[99]:.2f}",
         f"with PLIF, {paper[0] - paper[1]:.2f} better than MoS",
-        f"Its logits reach {furthest:.1f}, beyond the end of its table at 20, where it goes on as a line of slope "
-        f"{slope_at(both)[furthest]:.2f}",
+        f"Its logits reach {furthest:.1f}, beyond the end of its table at 20, where it goes on as a line of "
+        f"slope {slope_at(both)[furthest]:.2f}",
     )
     assert_told(told, page())
 
