@@ -1,4 +1,4 @@
-"""`uncork synthetic`: the paper's synthetic experiment as a grid that can be killed and goes on."""
+"""`uncork synthetic`: the paper's synthetic experiment as a grid that can be killed and continued."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,9 +55,10 @@ def synthetic(
         "concentrations": concentrations,
         "heads": heads,
         "seeds": seeds,
+        "contexts": contexts,
     }
-    grid = replace(full_grid() if full else Grid(), **{k: v for k, v in chosen.items() if v})
-    grid = grid if contexts is None else replace(grid, contexts=contexts)
+    given = {name: value for name, value in chosen.items() if value not in ((), None)}
+    grid = replace(full_grid() if full else Grid(), **given)
     settings = Settings() if tolerance is None else Settings(tolerance=tolerance)
     console = Console()
     if resume and resume.exists():

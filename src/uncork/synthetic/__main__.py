@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from uncork.synthetic.bundle import bundle, unbundle
 from uncork.synthetic.config import HEADS, Settings
@@ -23,19 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    grid = full_grid() if options.full else Grid()
-    chosen = {
-        name: getattr(options, name)
-        for name in ("vocabularies", "widths", "concentrations", "heads", "seeds")
-        if getattr(options, name) is not None
-    }
-    grid = replace(grid, **{name: tuple(values) for name, values in chosen.items()})
-    if options.contexts is not None:
-        grid = replace(grid, contexts=options.contexts)
-    settings = Settings()
-    for name in ("tolerance", "max_passes", "trial_passes"):
-        if getattr(options, name) is not None:
-            settings = replace(settings, **{name: getattr(options, name)})
+    axes = ("vocabularies", "widths", "concentrations", "heads", "seeds", "contexts")
+    grid = replace(full_grid() if options.full else Grid(), **_given(options, *axes))
+    settings = Settings(**_given(options, "tolerance", "max_passes", "trial_passes"))
     if options.resume and options.resume.exists():
         print(f"resuming from {unbundle(options.resume, options.out)} cells of {options.resume}", flush=True)
     outcome = run_grid(
@@ -52,8 +43,14 @@ def _run(options: argparse.Namespace) -> None:
         print(f"{bundle(options.out, options.bundle)} cells in {options.bundle}", flush=True)
 
 
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options that were on the command line."""
+    values = {name: getattr(options, name) for name in names}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if v is not None}
+
+
 class _Printer:
-    """One line per finished cell; a log, not a bar. Every half minute the bundle is written, too."""
+    """Prints one line per finished cell. Every half minute it writes the bundle, too."""
 
     def __init__(self, folder: Path, file: Path | None) -> None:
         self.folder, self.file = folder, file
@@ -65,7 +62,8 @@ class _Printer:
             return
         self.done = done
         print(f"[{time.perf_counter() - self.began:7.1f} s] {done}/{total} {text}", flush=True)
-        if self.file and time.perf_counter() - self.bundled > 30:  # a machine that is taken away leaves it
+        # If the machine is taken away, the last bundle is what remains.
+        if self.file and time.perf_counter() - self.bundled > 30:
             bundle(self.folder, self.file)
             self.bundled = time.perf_counter()
 

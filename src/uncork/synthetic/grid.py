@@ -1,5 +1,4 @@
-"""The grid of cells: which ones, in which order, and a run that can be killed at any time and goes on where
-it was.
+"""The grid of cells: which ones, in which order, and a run that can be killed and continued at any time.
 
 Each finished cell is one file, written atomically; a run skips the cells whose file is there. With a time
 limit no cell is started that would, judged by its kind so far, end after it.
@@ -21,6 +20,7 @@ import torch
 from uncork.results import write_json
 from uncork.synthetic.cells import load_finished, run_cell, save
 from uncork.synthetic.config import HEADS, Cell, Settings, at_least
+from uncork.synthetic.fit import Progress
 from uncork.synthetic.tasks import Task
 
 
@@ -63,10 +63,9 @@ class Grid:
 
 
 def full_grid() -> Grid:
-    """The paper's size: N = 100,000, M up to 10,000, alpha in {0.01, 0.1, 1}; the widths are this project's
-    choice.
+    """The paper's size: N = 100,000, M up to 10,000, alpha in {0.01, 0.1, 1}, the largest vocabulary first.
 
-    The paper gives neither its widths nor its numbers of words; the largest vocabulary comes first.
+    The paper prints neither its widths nor its numbers of words: those here are this project's choice.
     """
     return Grid(
         vocabularies=(10_000, 1_000, 100),
@@ -116,17 +115,20 @@ def run_grid(
             waiting.append(cell)
         else:
             outcome.records.append(record)
-    # Only now: what is there was made with these settings, or the run has ended above.
+    # After the loop, which raises if a cell in the folder was made with other settings.
     write_json(folder / "config.json", {"kind": "synthetic", "settings": vars(settings)})
     outcome.found = len(outcome.records)
-    report(outcome.found, len(cells), "starting")
-    run = _run_here if workers == 1 else _run_in_processes
-    clock = _Clock(time_limit)
-    for record in run(waiting, folder, settings, device, workers, clock, report, outcome, len(cells)):
+    tell = lambda text: report(outcome.found + outcome.made, len(cells), text)
+    tell("starting")
+    maker, clock = _Maker(folder, settings, device), _Clock(time_limit)
+    if workers == 1:
+        made = _make_here(waiting, maker, clock, tell)
+    else:
+        made = _make_in_processes(waiting, maker, clock, workers)
+    for record in made:
         outcome.records.append(record)
         outcome.made += 1
-        done = outcome.found + outcome.made
-        report(done, len(cells), _line(record))
+        tell(_line(record))
     outcome.left = len(cells) - outcome.found - outcome.made
     return outcome
 
@@ -166,22 +168,42 @@ class _Clock:
         self.longest[key] = max(self.longest.get(key, 0.0), record["seconds"])
 
 
-def _run_here(waiting, folder, settings, device, workers, clock, report, outcome, total):
+@dataclass(frozen=True)
+class _Maker:
+    """Fits cells and saves their records; workers get a copy of it."""
+
+    folder: Path
+    settings: Settings
+    device: str
+
+    def task(self, cell: Cell) -> Task:
+        return Task(cell, self.device, CACHE_BYTES[torch.device(self.device).type])
+
+    def make(self, cell: Cell, task: Task, tell: Progress = lambda text: None) -> dict[str, Any]:
+        record = run_cell(cell, task, self.settings, tell)
+        save(self.folder, cell, record)
+        return record
+
+    def make_alone(self, cell: Cell) -> dict[str, Any]:
+        return self.make(cell, self.task(cell))
+
+
+def _make_here(waiting: list[Cell], maker: _Maker, clock: _Clock, tell: Progress) -> Iterator[dict[str, Any]]:
     task = None
     for cell in waiting:
         if not clock.allows(cell):
             continue
         if task is None or not task.serves(cell):
             task = None  # free the old distributions before making new ones
-            task = Task(cell, device, CACHE_BYTES[torch.device(device).type])
-        tell = lambda text: report(outcome.found + outcome.made, total, text)
-        record = run_cell(cell, task, settings, tell)
-        save(folder, cell, record)
+            task = maker.task(cell)
+        record = maker.make(cell, task, tell)
         clock.learn(record)
         yield record
 
 
-def _run_in_processes(waiting, folder, settings, device, workers, clock, report, outcome, total):
+def _make_in_processes(
+    waiting: list[Cell], maker: _Maker, clock: _Clock, workers: int
+) -> Iterator[dict[str, Any]]:
     # spawn: a forked process must not inherit torch's threads or a CUDA context.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
@@ -190,7 +212,7 @@ def _run_in_processes(waiting, folder, settings, device, workers, clock, report,
             while queue and len(running) < workers:
                 cell = queue.pop()
                 if clock.allows(cell):
-                    running.add(pool.submit(_run_alone, cell, folder, settings, device))
+                    running.add(pool.submit(maker.make_alone, cell))
             if not running:
                 return
             future = next(as_completed(running))
@@ -210,13 +232,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)  # cell files are written atomically, so nothing is torn
-
-
-def _run_alone(cell: Cell, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
-    task = Task(cell, device, CACHE_BYTES[torch.device(device).type])
-    record = run_cell(cell, task, settings)
-    save(folder, cell, record)
-    return record
 
 
 def _line(record: dict[str, Any]) -> str:
