@@ -2,11 +2,17 @@
 
 import io
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uncork.report.reading import figure_reading
 from uncork.report.summary import LABELS, METRICS, Panel
+
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 
 # Okabe and Ito's palette: told apart by readers who do not see all colours; markers differ as well.
@@ -129,7 +135,9 @@ def plif_figure(knots: int = 8, bound: float = 4.0, seed: int = 2) -> Figure:
     return finish(figure, "example-plif", "A piecewise-linear increasing function (PLIF)", alt, reading)
 
 
-def function_figure(name: str, title: str, curves: list[tuple[str, str, dict]], reading: str) -> Figure:
+def function_figure(
+    name: str, title: str, curves: list[tuple[str, str, dict[str, Any]]], reading: str
+) -> Figure:
     """Learned functions: (head, label, record of f) drawn with their scale removed, beside the line."""
     figure, axes = new_axes()
     lines = ["-", "--", ":", "-."]
@@ -148,7 +156,7 @@ def function_figure(name: str, title: str, curves: list[tuple[str, str, dict]], 
     return finish(figure, name, f"Learned functions, {title}", alt, reading)
 
 
-def new_axes(size: tuple[float, float] = SIZE):
+def new_axes(size: tuple[float, float] = SIZE) -> "tuple[Canvas, Axes]":
     """An empty picture and its axes."""
     from matplotlib.figure import Figure as Canvas
 
@@ -159,7 +167,7 @@ def new_axes(size: tuple[float, float] = SIZE):
     return canvas, axes
 
 
-def finish(figure, name: str, title: str, alt: str, reading: str) -> Figure:
+def finish(figure: "Canvas", name: str, title: str, alt: str, reading: str) -> Figure:
     """The picture as files, with its words."""
     import matplotlib
 

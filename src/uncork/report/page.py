@@ -64,7 +64,7 @@ def _claim(results: Results, grouped: list[Panel]) -> Section:
         "softmaxes (MoS) on the KL divergence and on mode matching in most cases, most at low width and "
         "large vocabulary."
     )
-    return Section("claim", "The claim and what became of it", [intro, *paragraphs], [], [])
+    return Section("claim", "The claim and what became of it", [intro, *paragraphs])
 
 
 def _illustrations(grouped: list[Panel]) -> Section:
@@ -80,7 +80,7 @@ def _illustrations(grouped: list[Panel]) -> Section:
     if len(drawn) < len(concentrations):
         text += f" Samples are drawn for the {SAMPLED} smallest of {len(concentrations)} concentrations."
     pictures: list[Drawing] = [partial(figures.dirichlet_figure, m, drawn) for m in vocabularies]
-    return Section("setting", "The setting", [text], [*pictures, figures.plif_figure], [])
+    return Section("setting", "The setting", [text], figures=[*pictures, figures.plif_figure])
 
 
 def _concentration(concentration: float, grouped: list[Panel]) -> Section:
@@ -92,11 +92,15 @@ def _concentration(concentration: float, grouped: list[Panel]) -> Section:
         if len(p.widths) > 1  # a point by itself tells no more than the table
     ]
     grids = [tables.metric_table(p, metric) for p in mine for metric in METRICS]
-    seeds = max(len(r) for p in mine for by in p.records.values() for r in by.values())
+    seeds = max(len(p.fits(head, width)) for p in mine for head in p.heads for width in p.widths)
     note = "Bars and ± are standard deviations over seeds." if seeds > 1 else "One seed: no spread is known."
-    title = f"Results at α = {concentration:g}"
     return Section(
-        f"alpha-{concentration:g}", title, [note], pictures, grids, columns=max(2, min(3, len(mine)))
+        f"alpha-{concentration:g}",
+        f"Results at α = {concentration:g}",
+        [note],
+        figures=pictures,
+        tables=grids,
+        columns=max(2, min(3, len(mine))),
     )
 
 
@@ -108,15 +112,16 @@ def _functions(grouped: list[Panel]) -> Section:
         "Linear-Softmax."
     )
     slopes = tables.slope_table(grouped)
-    return Section("functions", "The learned functions", [text], pictures, [slopes] if slopes else [])
+    shown = [slopes] if slopes else []
+    return Section("functions", "The learned functions", [text], figures=pictures, tables=shown)
 
 
 def _panel_functions(panel: Panel) -> Drawing | None:
     """The learned functions of one setting, at its smallest and largest width."""
     curves = []
     for head in ("monotone", "plif"):
-        for width in sorted({panel.widths[0], panel.widths[-1]}):
-            records = panel.records.get(head, {}).get(width, [])
+        for width in panel.outer_widths:
+            records = panel.fits(head, width)
             if records and records[0]["function"]:
                 curves.append((head, width, records[0]["function"]))
     if not curves:
@@ -137,7 +142,7 @@ def _bottleneck(grouped: list[Panel]) -> Section:
         "counts directions, not what they are worth."
     )
     shown = [*found, tables.rank_table(grouped)]
-    return Section("bottleneck", "Bottleneck and rank", [text, ranks] if text else [ranks], [], shown)
+    return Section("bottleneck", "Bottleneck and rank", [text, ranks] if text else [ranks], tables=shown)
 
 
 def _budget(results: Results, grouped: list[Panel]) -> Section:
@@ -152,7 +157,7 @@ def _budget(results: Results, grouped: list[Panel]) -> Section:
         f"{settings['units']} units, PLIF {settings['knots']} pieces."
     )
     origins = sorted({reading.origin(r["provenance"]) for r in results.cells})
-    return Section("budget", "Budget and origin", [text, *origins], [], [tables.budget_table(grouped)])
+    return Section("budget", "Budget and origin", [text, *origins], tables=[tables.budget_table(grouped)])
 
 
 def _theory(theory: dict[str, Any], unused: list[Path]) -> Section:
@@ -167,7 +172,7 @@ def _theory(theory: dict[str, Any], unused: list[Path]) -> Section:
         # Where a machine keeps them is no part of the page.
         names = ", ".join("/".join(path.parts[-2:]) for path in unused)
         paragraphs.append(f"One table is shown, the latest; left out: {names}.")
-    return Section("theory", "The theory, checked", paragraphs, [], [tables.theory_table(theory)])
+    return Section("theory", "The theory, checked", paragraphs, tables=[tables.theory_table(theory)])
 
 
 def render(sections: list[Section], drawn: list[list[Figure]], results: Results) -> str:

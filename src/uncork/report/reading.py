@@ -127,7 +127,7 @@ def function_reading(curves: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
 
 def certificate_reading(panels: Sequence[Panel]) -> str | None:
     """How much of Linear-Softmax's KL is the width's, and how much the optimiser's."""
-    records = [r for p in panels for by in p.records.get("softmax", {}).values() for r in by]
+    records = [r for p in panels for width in p.widths for r in p.fits("softmax", width)]
     rows = [r["certified"] for r in records if r["certified"]]
     if not rows:
         return None

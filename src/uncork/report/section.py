@@ -1,7 +1,7 @@
-"""What a page is made of."""
+"""A section of a report, before it becomes HTML or Markdown."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from uncork.report.figures import Figure
 from uncork.report.tables import Table
@@ -12,12 +12,12 @@ Drawing = Callable[[], Figure]
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, paragraphs, figures yet to be drawn, tables."""
+    """A heading, paragraphs, figures yet to be drawn, and tables; `anchor` is the target of links to it."""
 
     anchor: str
     title: str
-    paragraphs: list[str]
-    figures: list[Drawing]
-    tables: list[Table]
-    columns: int = 3  # of figures, where there is room
-    pictured: bool = False  # in Markdown too
+    paragraphs: list[str] = field(default_factory=list)
+    figures: list[Drawing] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    columns: int = 3  # of figures side by side, where there is room
+    pictured: bool = False  # whether Markdown shows the figures too

@@ -17,7 +17,7 @@ LABELS = {
 }
 LMS = ("monotone", "plif")
 RIVALS = ("softmax", "mos")
-# Metric: (heading, higher is better, unit)
+# Metric: (heading, whether higher is better, unit).
 METRICS = {"kl": ("average KL(P||Q)", False, "nats"), "mode_matching": ("modes matched", True, "%")}
 
 
@@ -58,10 +58,18 @@ class Panel:
     def widths(self) -> list[int]:
         return sorted({width for by_width in self.records.values() for width in by_width})
 
+    @property
+    def outer_widths(self) -> list[int]:
+        """The smallest and the largest, which may be the same one."""
+        return sorted({self.widths[0], self.widths[-1]})
+
+    def fits(self, head: str, width: int) -> list[dict[str, Any]]:
+        """The records of a head at a width, one per seed."""
+        return self.records.get(head, {}).get(width, [])
+
     def spread(self, head: str, width: int, metric: str) -> Spread | None:
         """The metric over seeds, None where there is no such fit."""
-        records = self.records.get(head, {}).get(width, [])
-        found = [r["metrics"][metric] for r in records if r["stopped"] != "diverged"]
+        found = [r["metrics"][metric] for r in self.fits(head, width) if r["stopped"] != "diverged"]
         return spread(found) if found else None
 
     def best(self, width: int, metric: str) -> str | None:
@@ -131,9 +139,7 @@ def comparisons(all_panels: list[Panel]) -> list[Comparison]:
 
 
 def steep_share(function: dict[str, Any]) -> float:
-    """Share of a learned function's rise that falls into the steepest tenth of its range: 0.1 for a line, 1
-    for a step.
-    """
+    """The part of a function's rise in the steepest tenth of its range: 0.1 for a line, 1 for a step."""
     rises = sorted((b - a for a, b in zip(function["f"], function["f"][1:], strict=False)), reverse=True)
     total = sum(rises)
     return sum(rises[: max(1, round(len(rises) / 10))]) / total if total > 0 else 0.0

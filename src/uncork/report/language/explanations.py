@@ -6,7 +6,7 @@ from statistics import mean
 from uncork.report.language.compare import LEVEL, Difference, difference
 from uncork.report.language.tables import SCORES
 from uncork.report.language.trials import Arm, Trial
-from uncork.report.tables import Table
+from uncork.report.tables import Table, unmarked
 
 
 SHOWN, FOUND = "would show as", "found"
@@ -67,8 +67,8 @@ def explanation_table(trial: Trial, comparisons: int) -> Table | None:
             seeds = f"{len(found.arm.runs)} and {len(found.control.runs)}"
             if found.arm.setting != found.control.setting:
                 shown += ", with widths or batch of its own"
-            texts = (name, shown, seeds, f"{found.valid:+.2f}", f"{found.test:+.2f}", found.word)
-            rows.append([(text, False) for text in texts])
+            gaps = f"{found.valid:+.2f}", f"{found.test:+.2f}"
+            rows.append(unmarked(name, shown, seeds, *gaps, found.word))
     columns = ["explanation", SHOWN, "seeds", "on valid", "on test", FOUND]
     caption = "Which explanation holds: differences of mean perplexity"
     return Table(caption, columns, rows, (SHOWN, FOUND)) if rows else None

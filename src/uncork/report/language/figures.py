@@ -3,13 +3,18 @@
 from collections.abc import Callable
 from statistics import mean, stdev
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uncork.report.figures import STYLES, Figure, finish, new_axes
 from uncork.report.language.reading import curve_reading
 from uncork.report.language.trials import Arm, Trial
+
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 
 # The rest of Okabe and Ito's palette for heads the synthetic experiment does not have.
@@ -137,7 +142,7 @@ def function_figure(trial: Trial, view: str) -> Figure:
         if function and arm.role != "plif_frozen":  # which learned nothing
             colour, _, line = look[arm.label]
             x, y = np.array(function["x"]), values(function)
-            if view == "slope" and arm.runs[0].drawn:
+            if view == "slope" and arm.runs[0].random_start:
                 means = f" Random starts are drawn as running means of {MEAN_OVER} points."
                 x, y = _running_mean(x), _running_mean(y)
             axes.plot(x, y, color=colour, linestyle=line, label=arm.label)
@@ -164,7 +169,9 @@ def _range(function: dict[str, Any]) -> str:
     return f"slopes {min(slope):.2f} to {max(slope):.2f} for logits from {x[0]:.1f} to {x[-1]:.1f}"
 
 
-def _line(axes, epochs, values, style: tuple[str, str, str], label: str) -> None:
+def _line(
+    axes: "Axes", epochs: list[int], values: list[float], style: tuple[str, str, str], label: str
+) -> None:
     colour, marker, line = style
     every = max(1, len(epochs) // 10)
     axes.plot(
@@ -173,7 +180,7 @@ def _line(axes, epochs, values, style: tuple[str, str, str], label: str) -> None
     )  # fmt: skip
 
 
-def _averaging_marks(axes, trial: Trial, look: dict[str, tuple[str, str, str]]) -> None:
+def _averaging_marks(axes: "Axes", trial: Trial, look: dict[str, tuple[str, str, str]]) -> None:
     """Grey lines for all arms where they agree, else some in the colour of each."""
     began = [(arm.label, starts) for arm in trial.arms if (starts := _began(arm))]
     agree = len({tuple(starts) for _, starts in began}) == 1
@@ -195,20 +202,19 @@ def _late(trial: Trial) -> int:
     return max(starts) if starts else max(1, trial.budget["epochs"] // 2)
 
 
-def _fit_height(axes, first: int) -> None:
+def _fit_height(axes: "Axes", first: int) -> None:
     """Let the lines fill the picture from epoch `first` on; what came before may leave it at the top."""
-    points = [zip(line.get_xdata(), line.get_ydata(), strict=True) for line in axes.lines]
-    values = [y for line in points for x, y in line if x >= first]
+    values = [y for line in axes.lines for x, y in np.asarray(line.get_xydata()) if x >= first]
     if values:
         margin = 0.06 * (max(values) - min(values)) or 1.0
         axes.set_ylim(min(values) - margin, max(values) + margin)
 
 
-def _title(axes, trial: Trial) -> None:
+def _title(axes: "Axes", trial: Trial) -> None:
     axes.set_title(fill(trial.title, 70), fontsize=9)
 
 
-def _legend(figure) -> None:
+def _legend(figure: "Canvas") -> None:
     """In two columns where the names are short enough for the width; longer ones take several lines."""
     (axes,) = figure.axes
     handles, names = axes.get_legend_handles_labels()

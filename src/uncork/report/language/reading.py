@@ -148,8 +148,10 @@ def _settings(trial: Trial) -> list[str]:
 
 def _budget_changes(run: Run) -> list[str]:
     names = [change.partition("=")[0] for change in run.overrides or ()]
-    kept = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.", "model.head.products")
-    return [change for change, name in zip(run.overrides or (), names, strict=True) if name.startswith(kept)]
+    budget = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.", "model.head.products")
+    return [
+        change for change, name in zip(run.overrides or (), names, strict=True) if name.startswith(budget)
+    ]
 
 
 def _seeds(trial: Trial) -> str:
@@ -202,7 +204,7 @@ def movement(trial: Trial) -> str | None:
         found = [f for run in arm.runs if (f := (run.result or {}).get("learned_function")) and f["moved"]]
         known = [(f["moved"]["slope_over_knots"], f["slopes"]["over_knots"]) for f in found]
         shares = [moved / table["std"] for moved, table in known if moved is not None and table]
-        if shares and arm.runs[0].drawn:
+        if shares and arm.runs[0].random_start:
             texts.append(f"{arm.label} by {100.0 * mean(shares):.2g} %")
     if not texts:
         return None

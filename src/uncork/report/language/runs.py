@@ -75,8 +75,8 @@ class Run:
         return ROLES.get(function["name"], "other")
 
     @property
-    def drawn(self) -> bool:
-        """Whether its function was learned from slopes that were drawn."""
+    def random_start(self) -> bool:
+        """Whether its function was learned from slopes drawn at random."""
         function = self.config["model"]["head"]["function"]
         return bool(function and not function["frozen"] and function["options"].get("init") == "random")
 

@@ -26,7 +26,7 @@ def _results(trial: Trial) -> Section:
     """The table, beside what was published, before all that is said of it."""
     unfinished = tables.unfinished_table(trial)
     shown = [tables.perplexity_table(trial), *([unfinished] if unfinished else []), tables.cost_table(trial)]
-    return Section(trial.anchor, trial.title, reading.conditions(trial), [], shown)
+    return Section(trial.anchor, trial.title, reading.conditions(trial), tables=shown)
 
 
 def _differences(trial: Trial) -> Section:
@@ -36,7 +36,7 @@ def _differences(trial: Trial) -> Section:
     shown = [table for table in found if table]
     title = f"Differences: {trial.title}"
     paragraphs = [*reading.verdict(trial), *reading.limits(trial)]
-    return Section(f"{trial.anchor}-differences", title, paragraphs, [], shown)
+    return Section(f"{trial.anchor}-differences", title, paragraphs, tables=shown)
 
 
 def _curves(trial: Trial) -> Section:
@@ -44,7 +44,7 @@ def _curves(trial: Trial) -> Section:
     if figures.has_gaps(trial):
         pictures.append(partial(figures.gap_figure, trial))
     title = f"Curves: {trial.title}"
-    return Section(f"{trial.anchor}-curves", title, [], pictures, [], columns=2, pictured=True)
+    return Section(f"{trial.anchor}-curves", title, figures=pictures, columns=2, pictured=True)
 
 
 def _functions(trial: Trial) -> list[Section]:
@@ -58,9 +58,16 @@ def _functions(trial: Trial) -> list[Section]:
     moved = reading.movement(trial)
     paragraphs = [text, *([moved] if moved else [])]
     pictures = [partial(figures.function_figure, trial, view) for view in figures.VIEWS]
-    title = f"Learned functions: {trial.title}"
     return [
-        Section(f"{trial.anchor}-functions", title, paragraphs, pictures, [slopes], columns=2, pictured=True)
+        Section(
+            f"{trial.anchor}-functions",
+            f"Learned functions: {trial.title}",
+            paragraphs,
+            figures=pictures,
+            tables=[slopes],
+            columns=2,
+            pictured=True,
+        )
     ]
 
 
@@ -71,4 +78,4 @@ def _origins(trial: Trial) -> Section:
         paragraphs.append("Seconds are by the clock: runs that share a machine slow each other.")
     everyone = [*trial.runs, *trial.unfinished]
     paragraphs += sorted({origin(each) for run in everyone for each in run.origins})
-    return Section(f"{trial.anchor}-runs", f"Runs: {trial.title}", paragraphs, [], shown)
+    return Section(f"{trial.anchor}-runs", f"Runs: {trial.title}", paragraphs, tables=shown)

@@ -9,10 +9,11 @@ from uncork.report.language.compare import LEVEL, Difference, mean_difference, t
 from uncork.report.language.runs import Run
 from uncork.report.language.trials import Arm, Trial, label_of
 from uncork.report.summary import Spread
-from uncork.report.tables import Table
+from uncork.report.tables import Table, unmarked
 
 
 NONE = "–"
+SCORES = ("valid_perplexity", "test_perplexity")
 SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
 
 
@@ -23,22 +24,19 @@ def perplexity_table(trial: Trial) -> Table:
     best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in SCORES}
     rows = []
     for arm in trial.arms:
-        row = [(arm.label, False), (str(len(arm.runs)), False), (_training(arm), False)]
+        row = unmarked(arm.label, str(len(arm.runs)), _training(arm))
         for name in SCORES:
             found = arm.spread(name)
             row.append((plus_minus(found), found.mean == best[name]))
         gap = mean_difference(trial, arm)
-        row.append((NONE if gap is None else f"{gap:+.2f}", False))
-        row += [(str(printed[arm.label].get(source, NONE)), False) for source in sources]
+        row += unmarked(NONE if gap is None else f"{gap:+.2f}")
+        row += unmarked(*(str(printed[arm.label].get(source, NONE)) for source in sources))
         rows.append(row)
     columns = ["head", "seeds", "training", "valid", "test", "test minus softmax"]
     columns += [f"{source}, valid/test" for source in sources]
     return Table(
         "Perplexity, mean ± standard deviation over seeds; that of training with dropout on", columns, rows
     )
-
-
-SCORES = ("valid_perplexity", "test_perplexity")
 
 
 def published(arm: Arm) -> dict[str, Published]:
@@ -82,20 +80,20 @@ def cost_table(trial: Trial) -> Table:
         ratios = [ratio for run in arm.runs if (ratio := _against_softmax(trial, arm, run))]
         peaks = [peak for run in arm.runs if (peak := (run.result or {}).get("peak_memory_bytes"))]
         rows.append(
-            [
-                (arm.label, False),
-                (f"{arm.values('parameters')[0]:,}", False),
-                (_training_seconds(trial, arm), False),
-                (f"{mean(ratios):.2f}x" if ratios else NONE, False),
-                (f"{max(peaks) / 2**20:,.0f}" if peaks else NONE, False),
-            ]
+            unmarked(
+                arm.label,
+                f"{arm.values('parameters')[0]:,}",
+                _training_seconds(trial, arm),
+                f"{mean(ratios):.2f}x" if ratios else NONE,
+                f"{max(peaks) / 2**20:,.0f}" if peaks else NONE,
+            )
         )
     columns = ["head", "parameters", "training seconds per epoch", "against softmax", "peak memory, MiB"]
     printed = [_printed_cost(arm) for arm in trial.arms]
     if any(printed):
         columns += ["LMS, parameters", "LMS, seconds per epoch", "LMS, against softmax"]
         for row, cost in zip(rows, printed, strict=True):
-            row += [(text, False) for text in cost or (NONE,) * 3]
+            row += unmarked(*(cost or (NONE,) * 3))
     return Table("Cost; ratios are to softmax runs under the same load", columns, rows)
 
 
@@ -114,7 +112,7 @@ def _training_seconds(trial: Trial, arm: Arm) -> str:
     seconds = [run.seconds_per_epoch or 0.0 for run in timed]
     if not seconds:
         return NONE
-    made = {(run.provenance.get("hardware"), _commits(run), _company(trial, run)) for run in timed}
+    made = {(run.provenance.get("hardware"), _commits(run), _load(trial, run)) for run in timed}
     if len(made) == 1:
         return f"{mean(seconds):.3g}"
     low, high = (f"{value:.1f}" if value < 10.0 else f"{value:.0f}" for value in (min(seconds), max(seconds)))
@@ -135,17 +133,20 @@ def _against_softmax(trial: Trial, arm: Arm, run: Run) -> float | None:
     timed = [other for each in alike if each for other in each.runs if other.seconds_per_epoch]
     timed = [other for other in timed if other.provenance.get("hardware") == run.provenance.get("hardware")]
     beside = [other for other in timed if run.seconds_beside(other) > 0.0]
-    fair = beside or [other for other in timed if _company(trial, other) == _company(trial, run)]
+    fair = beside or [other for other in timed if _load(trial, other) == _load(trial, run)]
     if not fair or not run.seconds_per_epoch:
         return None
     return run.seconds_per_epoch / mean(other.seconds_per_epoch or 0.0 for other in fair)
 
 
-def _company(trial: Trial, run: Run) -> tuple[tuple[str, int], ...]:
-    """How many other runs it had beside it on average, by corpus: steps on another weigh more or less."""
+def _load(trial: Trial, run: Run) -> tuple[tuple[str, int], ...]:
+    """The load it ran under: how many other runs it had beside it on average, by corpus.
+
+    By corpus, since steps on another one may take more or less of the machine.
+    """
     hardware = run.provenance.get("hardware")
     beside: dict[str, float] = {}
-    for other in trial.around:
+    for other in trial.all_runs:
         if other is not run and run.seconds and other.provenance.get("hardware") == hardware:
             corpus = other.config["data"]["corpus"]
             beside[corpus] = beside.get(corpus, 0.0) + run.seconds_beside(other) / run.seconds
@@ -165,7 +166,7 @@ def comparison_table(trial: Trial, comparisons: int) -> Table | None:
         names = f"{found.arm.label} against {found.control.label}"
         row = [names, f"{found.valid:+.2f}", *_difference(found), *(_over_text(found) if over_text else [])]
         clear = ("yes", True) if found.worst_p < level else ("no", False)
-        rows.append([*((text, False) for text in row), clear])
+        rows.append([*unmarked(*row), clear])
     columns = ["perplexity of", "on valid", "on test", "95 % interval", "p"]
     columns += [*(["over text, 95 % interval", "p over text"] if over_text else []), f"p below {level:.2g}"]
     return Table("Tests of differences (Welch's t-test)", columns, rows, (columns[0],))
@@ -182,17 +183,11 @@ def slope_table(trial: Trial) -> Table | None:
             known = [f["slopes"][key] for f in found if f["slopes"][key]]
             if known:
                 values = [f"{mean(each[name] for each in known):.3g}" for name in SLOPES]
-                row = [arm.label, where, str(len(known)), *values, _moved(found, key)]
-                rows.append([(text, False) for text in row])
+                rows.append(unmarked(arm.label, where, str(len(known)), *values, _moved(found, key)))
     if not rows:
         return None
     paper = [f"{LEARNED_SLOPES[name]:.2f}" for name in SLOPES]
-    rows.append(
-        [
-            (text, False)
-            for text in ("PLIF in table 2 of the paper, WikiText-2", "as printed", NONE, *paper, NONE)
-        ]
-    )
+    rows.append(unmarked("PLIF in table 2 of the paper, WikiText-2", "as printed", NONE, *paper, NONE))
     columns = ["function", "slopes", "seeds", *SLOPES.values(), "moved since the start"]
     return Table("Slopes of the learned functions, means over seeds", columns, rows, ("slopes",))
 
@@ -213,16 +208,17 @@ def unfinished_table(trial: Trial) -> Table | None:
         control = trial.compared("mos" if run.role == "mos_plif" else "softmax")
         train = best.get("train_nll")
         numbers = NUMBERS.get(run.name, ())
-        texts = [
-            label_of(run),
-            str(run.seed),
-            f"{run.metrics[-1]['epoch']} of {run.config['epochs']}",
-            NONE if train is None else f"{math.exp(train):.1f}",
-            f"{best['valid_perplexity']:.2f}",
-            _at_epoch(control, best["epoch"]),
-            ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
-        ]
-        rows.append([(text, False) for text in texts])
+        rows.append(
+            unmarked(
+                label_of(run),
+                str(run.seed),
+                f"{run.metrics[-1]['epoch']} of {run.config['epochs']}",
+                NONE if train is None else f"{math.exp(train):.1f}",
+                f"{best['valid_perplexity']:.2f}",
+                _at_epoch(control, best["epoch"]),
+                ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
+            )
+        )
     columns = ["head", "seed", "epochs", "training", "lowest valid", "another head then", "published"]
     words = ("head", *columns[-2:])
     return Table("Not finished, and in no mean: perplexity so far", columns, rows, words) if rows else None
@@ -244,17 +240,18 @@ def run_table(trial: Trial) -> Table:
     for arm in trial.arms:
         for run in arm.runs:
             result = run.result or {}
-            texts = [
-                arm.label,
-                str(run.seed),
-                f"{result['valid_perplexity']:.2f}",
-                f"{result['test_perplexity']:.2f}",
-                f"{run.best_epoch or NONE} of {result['epochs']}",
-                str(run.averaged_from or NONE),
-                f"{run.seconds:,.0f}",
-                _commits(run),
-                run.command,
-            ]
-            rows.append([(text, False) for text in texts])
+            rows.append(
+                unmarked(
+                    arm.label,
+                    str(run.seed),
+                    f"{result['valid_perplexity']:.2f}",
+                    f"{result['test_perplexity']:.2f}",
+                    f"{run.best_epoch or NONE} of {result['epochs']}",
+                    str(run.averaged_from or NONE),
+                    f"{run.seconds:,.0f}",
+                    _commits(run),
+                    run.command,
+                )
+            )
     columns = ["head", "seed", "valid", "test", "best epoch", "averaged from", "seconds", "commit", "command"]
     return Table("Runs", columns, rows)

@@ -48,7 +48,7 @@ class Arm:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        return told(self.runs[0])
+        return recipe_changes(self.runs[0])
 
     def values(self, name: str) -> list[float]:
         return [run.result[name] for run in self.runs if run.result]
@@ -76,7 +76,7 @@ class Trial:
     arms: list[Arm] = field(default_factory=list)
     unfinished: list[Run] = field(default_factory=list)
     repeated: list[Run] = field(default_factory=list)  # of a seed that a later run has too
-    around: list[Run] = field(default_factory=list)  # all runs known, of this trial or another
+    all_runs: list[Run] = field(default_factory=list)  # of this trial and of every other
 
     @property
     def runs(self) -> list[Run]:
@@ -131,7 +131,7 @@ def trials(runs: Iterable[Run]) -> list[Trial]:
         groups[json.dumps(_budget(run), sort_keys=True)].append(run)
     found = [_trial(json.loads(key), group) for key, group in groups.items()]
     for trial in found:
-        trial.around = everyone
+        trial.all_runs = everyone
     order = list(CORPORA)
     place = lambda corpus: order.index(corpus) if corpus in order else len(order)
     found.sort(key=lambda trial: (place(trial.budget["data.corpus"]), trial.title, trial.details))
@@ -147,8 +147,8 @@ def trials(runs: Iterable[Run]) -> list[Trial]:
     return found
 
 
-def told(run: Run) -> tuple[str, ...]:
-    """What a run changes in its recipe, without seed and budget, which are said elsewhere."""
+def recipe_changes(run: Run) -> tuple[str, ...]:
+    """What a run changes in its recipe. Without seed and budget, which are shown elsewhere."""
     known = ("seed", *BUDGET, *FREE)
     return tuple(change for change in run.overrides or () if change.partition("=")[0] not in known)
 
@@ -205,7 +205,7 @@ def _arm(runs: list[Run]) -> Arm:
 
 def label_of(run: Run) -> str:
     """The head, and in brackets what the run changes in its recipe."""
-    changes = ", ".join(map(_short, told(run)))
+    changes = ", ".join(map(_short, recipe_changes(run)))
     return f"{run.label} ({changes})" if changes else run.label
 
 
