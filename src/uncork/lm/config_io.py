@@ -13,6 +13,11 @@ from uncork.lm.config import Config, did_you_mean
 T = TypeVar("T")
 # Fields that earlier versions wrote into `config.json`, each with the value that asked for nothing.
 GONE = {"pieces": 1}
+# What may differ between a start and its resumption. `device` and `recurrence` may change rounding, since
+# "auto" differs between machines; the others change no number.
+FREE_FIELDS = {
+    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "recurrence",
+}  # fmt: skip
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -40,8 +45,16 @@ def from_dict(cls: type[T], values: dict[str, Any], where: str = "") -> T:
     return cls(**converted)
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested configuration as `path: value`, such as `optim.lr: 20`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
 def without_gone(values: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration less the fields there no longer are, where they asked for nothing."""
+    """A stored configuration without fields that no longer exist, where they asked for nothing."""
     return {name: value for name, value in values.items() if name not in GONE or value != GONE[name]}
 
 

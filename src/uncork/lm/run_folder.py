@@ -12,18 +12,11 @@ from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model, count_parameters
 from uncork.lm.checkpoint import DamagedCheckpoint, load_model, load_tensors, saved_states
 from uncork.lm.config import Config
-from uncork.lm.config_io import from_dict, to_dict, without_gone
+from uncork.lm.config_io import FREE_FIELDS, flat, from_dict, to_dict, without_gone
 from uncork.lm.corpus import Corpus
 from uncork.lm.evaluate import Score
 from uncork.lm.world import find_device
 from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
-
-
-# What may differ between a start and its resumption. `device` and `recurrence` may, since "auto" differs
-# between machines; no other of these changes a number.
-FREE_FIELDS = {
-    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "recurrence",
-}  # fmt: skip
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -58,7 +51,7 @@ def _traces(folder: Path) -> list[str]:
 
 
 def _check_same(config: Config, folder: Path) -> None:
-    stored, now = _flat(without_gone(stored_config(folder))), _flat(to_dict(config))
+    stored, now = flat(without_gone(stored_config(folder))), flat(to_dict(config))
     differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
     if differing:
         changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)
@@ -197,13 +190,3 @@ def load_run(
     model = build_model(config, len(words))
     load_model(folder / "model.safetensors", model)
     return model.to(device).eval(), config, words
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat

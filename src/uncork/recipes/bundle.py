@@ -11,20 +11,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from uncork.lm.config_io import FREE_FIELDS, GONE, flat
 from uncork.recipes.command import overrides
 from uncork.recipes.front import exit_code
 from uncork.results import RUN_KIND, find_runs, read_jsonl, run_record, write_atomic
 
 
-# Fields that change no number, or rounding alone; older runs have `pieces`.
-FREE = (
-    "log_every", "save_every", "save_epochs", "tensorboard", "device", "data.root", "graphs", "pieces",
-    "recurrence",
-)  # fmt: skip
+# Fields that change no number, or rounding alone, and those that only older runs have.
+FREE = (*FREE_FIELDS, *GONE)
 
 
 def bundle(runs: Iterable[str | Path], file: str | Path) -> tuple[int, int]:
-    """Write every run at or under `runs` as one line of `file`; how many, and how many of them have ended.
+    """Write every run at or under `runs` as one line of `file`; returns how many, and how many have ended.
 
     `runs` are run folders, folders of them, and bundles; `file` may be one of those bundles.
     """
@@ -46,7 +44,7 @@ def each_once(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of a run that was read twice, in a folder and in a bundle, the one that got further."""
     found: dict[str, dict[str, Any]] = {}
     for record in records:
-        key = json.dumps([flat(record["config"]), record["provenance"].get("started")], sort_keys=True)
+        key = json.dumps([deciding(record["config"]), record["provenance"].get("started")], sort_keys=True)
         found[key] = max(found.get(key, record), record, key=_progress)
     return list(found.values())
 
@@ -55,15 +53,9 @@ def _progress(record: dict[str, Any]) -> tuple[bool, int]:
     return record["result"] is not None, len(record["metrics"])
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def deciding(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration as `path: value`, without the fields that change no number."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        elif prefix + name not in FREE:
-            found[prefix + name] = value
-    return found
+    return {path: value for path, value in flat(config).items() if path not in FREE}
 
 
 def described(record: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +96,7 @@ def _whole(record: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def not_whole(path: Path, reason: str, kind: str = "runs") -> str:
-    """What is said of a file that is JSON and not what it should be."""
+    """The error message for a file that is JSON, but not what it should be."""
     return (
         f"`runs` must hold whole records of {kind}; of `{path}` {reason}. Leave it out, or take it from "
         "where it was made."
@@ -112,7 +104,7 @@ def not_whole(path: Path, reason: str, kind: str = "runs") -> str:
 
 
 def report_bundle(runs: Iterable[Path], output: Path) -> int:
-    """Bundle, and say how many runs it were."""
+    """Bundle, and print how many runs there are."""
     count, ended = bundle(runs, output)
     print(f"{output}: {count} runs, {ended} of them ended")
     return 0

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from statistics import mean
 from typing import Any
 
-from uncork.recipes.bundle import FREE, flat
+from uncork.recipes.bundle import FREE, deciding
 from uncork.report.language.runs import LABELS, Run
 from uncork.report.summary import Spread, spread
 
@@ -155,7 +155,7 @@ def recipe_changes(run: Run) -> tuple[str, ...]:
 
 def _values(run: Run) -> dict[str, Any]:
     """The configuration, but for whose weights a finetuned run began with: each seed has its own."""
-    values = flat(run.config)
+    values = deciding(run.config)
     return values | {"finetune": bool(values.get("finetune"))}
 
 
@@ -220,7 +220,7 @@ def _tell_apart(arms: list[Arm]) -> None:
     for arm in arms:
         alike[arm.label].append(arm)
     for group in alike.values():
-        values = [flat(arm.runs[0].config) for arm in group]
+        values = [deciding(arm.runs[0].config) for arm in group]
         names = sorted({name for each in values for name in each if name != "seed"})
         differing = [name for name in names if len({repr(each.get(name)) for each in values}) > 1]
         for arm, each in zip(group, values, strict=True):
