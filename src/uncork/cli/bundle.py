@@ -1,22 +1,16 @@
 """`uncork bundle`: run folders to one file."""
 
-from __future__ import annotations
-
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+from uncork.cli._short import SHORT_O
 from uncork.recipes.bundle import report_bundle
 
 
-# Without it `uncork.cli.main` says what to install, and the annotations below stay text.
-with suppress(ImportError):
-    import tyro
-
-
 def bundle(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    runs: tuple[Path, ...],
+    /,
+    output: Annotated[Path, SHORT_O],
 ) -> None:
     """Put language-model runs into one file that `uncork report` reads, without weights and words.
 

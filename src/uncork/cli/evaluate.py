@@ -5,7 +5,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from uncork.lm import batchify, build_corpus, cache_evaluation, dynamic_evaluation, load_run
+from uncork.lm import (
+    Corpus,
+    DataConfig,
+    LanguageModel,
+    batchify,
+    build_corpus,
+    cache_evaluation,
+    dynamic_evaluation,
+    load_run,
+)
 from uncork.lm.config_io import override
 from uncork.lm.evaluate import Score, evaluate as score_plainly, reading_length
 from uncork.results import write_json
@@ -32,7 +41,7 @@ class Cache:
     size: int = 500
 
 
-# What of a configuration still acts once the model is trained. The rest would be taken and change nothing.
+# The overrides that still have an effect once the model is trained.
 ACTING = (
     "data.corpus", "data.root", "data.limit_tokens", "data.bptt", "data.valid_batch_size",
     "data.test_batch_size",
@@ -64,39 +73,56 @@ def evaluate(
         device: Where to compute: cpu, cuda, cuda:0 or auto.
     """
     _check_acting(overrides)
-    for name, idle in (("dynamic", dynamic != DYNAMIC), ("cache", cache != CACHE)):
-        if idle and name != method:
-            raise ValueError(
-                f"`--{name}.*` must come with the method they belong to, but `method` is {method!r}. "
-                f"Add --method {name}, or leave them out."
-            )
+    _check_settings(method, dynamic, cache)
     model, config, words = load_run(run, device)
-    config = override(config, overrides)
-    corpus = build_corpus(config.data)
+    data = override(config, overrides).data
+    corpus = build_corpus(data)
     if list(corpus.words) != words:
         raise ValueError(
             f"The corpus must have the vocabulary `{run}` was trained with, but it differs. "
             "Point data.root or data.corpus at the text of that run."
         )
-    plain = method == "plain"
-    columns = config.data.valid_batch_size if split == "valid" and plain else config.data.test_batch_size
+    settings = {"plain": {}, "dynamic": asdict(dynamic), "cache": asdict(cache)}[method]
+    score = _score(model, data, corpus, split, method, settings)
+    print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions", flush=True)
+    record = {
+        "nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions,
+        "split": split, "method": method, "settings": settings, "overrides": list(overrides),
+    }  # fmt: skip
+    _write(run / f"evaluation-{method}-{split}.json", record)
+
+
+def _score(
+    model: LanguageModel,
+    data: DataConfig,
+    corpus: Corpus,
+    split: str,
+    method: Method,
+    settings: dict[str, Any],
+) -> Score:
+    columns = data.valid_batch_size if split == "valid" and method == "plain" else data.test_batch_size
     place = next(model.parameters()).device
     stream_TB = batchify(getattr(corpus, split), columns).to(place)
-    score: Score
     if method == "dynamic":
         train_TB = batchify(corpus.train, 100).to(place)
-        score = dynamic_evaluation(model, train_TB, stream_TB, **asdict(dynamic))
-    elif method == "cache":
-        score = cache_evaluation(model, stream_TB, **asdict(cache))
-    else:
-        score = score_plainly(model, stream_TB, reading_length(stream_TB, config.data.bptt))
-    print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions", flush=True)
-    settings = {"plain": {}, "dynamic": asdict(dynamic), "cache": asdict(cache)}[method]
-    said = {"split": split, "method": method, "settings": settings, "overrides": list(overrides)}
-    _write(run / f"evaluation-{method}-{split}.json", _numbers(score) | said)
+        return dynamic_evaluation(model, train_TB, stream_TB, **settings)
+    if method == "cache":
+        return cache_evaluation(model, stream_TB, **settings)
+    return score_plainly(model, stream_TB, reading_length(stream_TB, data.bptt))
+
+
+def _check_settings(method: Method, dynamic: Dynamic, cache: Cache) -> None:
+    """Refuse settings of a method that is not used."""
+    for name, changed in (("dynamic", dynamic != DYNAMIC), ("cache", cache != CACHE)):
+        if changed and name != method:
+            raise ValueError(
+                f"`--{name}.*` must come with the method they belong to, but `method` is {method!r}. "
+                f"Add --method {name}, or leave them out."
+            )
 
 
 def _check_acting(overrides: tuple[str, ...]) -> None:
+    """Refuse overrides that would be accepted and change nothing."""
     idle = [change for change in overrides if change.partition("=")[0] not in ACTING]
     if idle:
         raise ValueError(
@@ -105,12 +131,8 @@ def _check_acting(overrides: tuple[str, ...]) -> None:
         )
 
 
-def _numbers(score: Score) -> dict[str, Any]:
-    return {"nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions}
-
-
 def _write(path: Path, record: dict[str, Any]) -> None:
-    """Runs are read from places where nothing can be written; what was asked for is printed by then."""
+    """Write, if the run lies where that is possible; the result has been printed already."""
     try:
         write_json(path, record)
     except OSError as error:

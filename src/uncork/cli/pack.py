@@ -3,19 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+from uncork.cli._short import SHORT_O
 from uncork.recipes.pack import report_pack
 
 
-try:
-    from tyro.conf import arg
-
-    OUT = arg(aliases=("-o",))
-except ImportError:  # the command then says what to install
-    OUT = None
-
-
-def pack(run: Path, /, out: Annotated[Path, OUT], bytes: str = "60MiB") -> None:
-    """Write a run to one file, to carry it to another machine; says what had to be lost for its size.
+def pack(run: Path, /, out: Annotated[Path, SHORT_O], bytes: str = "60MiB") -> None:
+    """Write a run to one file, to carry it to another machine; prints what precision that cost.
 
     Args:
         run: Run folder that nobody trains at the moment.

@@ -1,22 +1,16 @@
 """`uncork report`: result files to one page."""
 
-from __future__ import annotations
-
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+from uncork.cli._short import SHORT_O
 from uncork.report import build, load, write_markdown, write_report
 
 
-# Without it `uncork.cli.main` says what to install, and the annotations below stay text.
-with suppress(ImportError):
-    import tyro
-
-
 def report(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html"),
+    runs: tuple[Path, ...],
+    /,
+    output: Annotated[Path, SHORT_O] = Path("report.html"),
     figures: Path | None = None,
     markdown: Path | None = None,
 ) -> None:

@@ -1,9 +1,14 @@
 """`uncork theory`: every statement of the paper's sections 3 and 4 put to a number."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from uncork.results import provenance, write_json
 from uncork.theory.demonstrations import Demonstration, demonstrations
+
+
+if TYPE_CHECKING:  # rich is imported when a table is printed
+    from rich.table import Table
 
 
 def theory(seed: int = 0, json: Path | None = None) -> int:
@@ -37,7 +42,7 @@ Found wrong as printed, and implemented corrected:
   Theorem 7's constant 4RT/K is true and eight times the sharp one, RT/(2K)."""
 
 
-def table(rows: list[Demonstration]):
+def table(rows: list[Demonstration]) -> "Table":
     """The rows as a rich table."""
     from rich.table import Table
 
@@ -49,14 +54,8 @@ def table(rows: list[Demonstration]):
     result.add_column("right", justify="right", no_wrap=True)
     result.add_column("holds?", no_wrap=True)
     for row in rows:
-        result.add_row(
-            row.statement,
-            row.computed,
-            f"{row.left:.6g}",
-            row.relation,
-            f"{row.right:.6g}",
-            verdict(row),
-        )
+        left, right = f"{row.left:.6g}", f"{row.right:.6g}"
+        result.add_row(row.statement, row.computed, left, row.relation, right, verdict(row))
     return result
 
 
@@ -69,12 +68,5 @@ def verdict(row: Demonstration) -> str:
 
 def write_theory(path: Path, rows: list[Demonstration], seed: int) -> None:
     """The result file of this command."""
-    write_json(
-        path,
-        {
-            "kind": "theory",
-            "seed": seed,
-            "rows": [row.record() for row in rows],
-            "provenance": provenance(),
-        },
-    )
+    records = [row.record() for row in rows]
+    write_json(path, {"kind": "theory", "seed": seed, "rows": records, "provenance": provenance()})
