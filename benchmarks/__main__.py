@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 
 RESULTS = Path(__file__).with_name("results")
@@ -16,19 +17,30 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command == "gpu":
         from benchmarks import gpu
 
-        names = tuple(chosen.groups or gpu.Options().groups)
         options = gpu.Options(
-            names, chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.name,
-            tuple(chosen.spreads), tuple(chosen.modes), tuple(chosen.leave_out),
-        )  # fmt: skip
+            groups=tuple(chosen.groups or gpu.Options().groups),
+            device=chosen.device,
+            tiny=chosen.tiny,
+            seconds=chosen.seconds,
+            commit=chosen.commit,
+            name=chosen.name,
+            spreads=tuple(chosen.spreads),
+            modes=tuple(chosen.modes),
+            leave_out=tuple(chosen.leave_out),
+        )
         return gpu.run(options, chosen.out)
     if chosen.command == "training":
         from benchmarks import training
 
-        recipes = tuple(chosen.recipes or training.RECIPES)
-        ways = tuple(chosen.ways or training.WAYS)
-        how = (chosen.device, chosen.tiny, chosen.seconds, chosen.commit, chosen.out)
-        return training.run(recipes, ways, *how)
+        return training.run(
+            recipes=tuple(chosen.recipes or training.RECIPES),
+            ways=tuple(chosen.ways or training.WAYS),
+            device=chosen.device,
+            tiny=chosen.tiny,
+            seconds=chosen.seconds,
+            commit=chosen.commit,
+            out=chosen.out,
+        )
     if chosen.command in ("counters", "once"):
         from benchmarks import counters
 
@@ -54,14 +66,39 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    cpu = commands.add_parser("cpu", help="losses of output layers on CPU, against torch's own")
+    _add_measurements(commands)
+    _add_processes(commands)
+    _add_presentations(commands)
+    return parser
+
+
+def _shared(*options: str) -> list[argparse.ArgumentParser]:
+    """What several subcommands take, as the parent of their parsers."""
+    parent = argparse.ArgumentParser(add_help=False)
+    if "out" in options:
+        parent.add_argument(
+            "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
+        )
+    if "commit" in options:
+        parent.add_argument("--commit", help="the commit measured, where there is no git to ask")
+    if "device" in options:
+        parent.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+        parent.add_argument("--tiny", action="store_true", help="tiny sizes: does it run at all?")
+    return [parent]
+
+
+def _add_measurements(commands: Any) -> None:
+    """What is run to measure."""
+    cpu = commands.add_parser(
+        "cpu", help="losses of output layers on CPU, against torch's own", parents=_shared("out")
+    )
     cpu.add_argument("--quick", action="store_true", help="tiny sizes and few rounds: does it run at all?")
     cpu.add_argument("--rounds", type=int, default=None, help="timed rounds, each of every contender in turn")
-    cpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
-    memory = commands.add_parser("memory", help="peak memory of one contender: what `cpu` runs as a process")
-    memory.add_argument("contender")
-    memory.add_argument("sizes", type=int, nargs=3, metavar=("N", "D", "V"))
-    gpu = commands.add_parser("gpu", help="the same on a GPU, against torch and other libraries")
+    gpu = commands.add_parser(
+        "gpu",
+        help="the same on a GPU, against torch and other libraries",
+        parents=_shared("out", "commit", "device"),
+    )
     gpu.add_argument("--groups", nargs="+", choices=GROUPS, help="what to measure; all of them unless told")
     gpu.add_argument("--seconds", type=float, default=60.0, help="time for each group, 60 unless told")
     gpu.add_argument("--spreads", nargs="+", type=float, choices=SPREADS, default=SPREADS, help="of logits")
@@ -71,41 +108,38 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument(
         "--leave-out", nargs="+", default=(), metavar="NAME", help='contenders, such as "CCE exact"'
     )
-    gpu.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    gpu.add_argument("--tiny", action="store_true", help="tiny sizes: does it run at all?")
-    gpu.add_argument("--commit", help="the commit measured, where there is no git to ask")
     gpu.add_argument("--name", help="of the files, without ending; rows are added to a CSV that is there")
-    gpu.add_argument("--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file")
-    training = commands.add_parser("training", help="whole training steps of the language models")
+    training = commands.add_parser(
+        "training",
+        help="whole training steps of the language models",
+        parents=_shared("out", "commit", "device"),
+    )
     training.add_argument("--recipes", nargs="+", help="which; Penn's softmax, PLIF and MoS unless told")
     training.add_argument("--ways", nargs="+", help='such as "plain torch"; all unless told')
     training.add_argument("--seconds", type=float, default=3.0, help="time for each row, 3 unless told")
-    training.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    training.add_argument("--tiny", action="store_true", help="tiny models: does it run at all?")
-    training.add_argument("--commit", help="the commit measured, where there is no git to ask")
-    training.add_argument(
-        "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
+    commands.add_parser(
+        "counters", help="what bounds the kernels of a loss; needs ncu", parents=_shared("out", "commit")
     )
-    counters = commands.add_parser("counters", help="what bounds the kernels of a loss; needs ncu")
-    counters.add_argument("--commit", help="the commit measured, where there is no git to ask")
-    counters.add_argument(
-        "--out", type=Path, default=RESULTS, help="folder for the CSV and the Markdown file"
-    )
+
+
+def _add_processes(commands: Any) -> None:
+    """What the measurements start as processes of their own."""
+    memory = commands.add_parser("memory", help="peak memory of one contender: what `cpu` runs as a process")
+    memory.add_argument("contender")
+    memory.add_argument("sizes", type=int, nargs=3, help="tokens, width and words")
     once = commands.add_parser("once", help="one step of a loss: what `counters` profiles as a process")
-    for name, kind in (
-        ("shape", str),
-        ("tokens", int),
-        ("contender", str),
-        ("dtype", str),
-        ("spread", float),
-    ):
+    kinds = {"shape": str, "tokens": int, "contender": str, "dtype": str, "spread": float}
+    for name, kind in kinds.items():
         once.add_argument(name, type=kind)
+
+
+def _add_presentations(commands: Any) -> None:
+    """What makes figures and pages of the results."""
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
     docs = commands.add_parser("docs", help="the newest GPU benchmark into its page and the README")
     docs.add_argument("--results", type=Path, default=RESULTS, help="folder with the CSV")
     docs.add_argument("--page", type=Path, default=PAGE, help="the Markdown file to fill")
-    return parser
 
 
 # Written out, so that asking for help does not import torch; a test compares them with `benchmarks.groups`.

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -18,7 +17,6 @@ from benchmarks import contenders as who, groups, losses, table
 from benchmarks.gpu import DTYPES, precision_of
 from benchmarks.measure import Step
 from benchmarks.rows import Block
-from uncork.results import provenance
 
 
 # One chunk of each: shape, tokens, contender, dtype, spread.
@@ -74,9 +72,8 @@ class Counters:
 
 def run(commit: str | None, out: Path) -> int:
     """Profile all cases and write after each; 1 if ncu gives nothing."""
-    origin = provenance()
-    origin["commit"] = commit or origin["commit"] or "unknown"
-    name = f"counters_{table.slug(origin['hardware'])}_{datetime.now(UTC).strftime('%Y-%m-%d')}"
+    origin = table.origin_of(commit)
+    name = table.dated_name("counters", origin["hardware"])
     rows: list[Counters] = []
     for case in CASES:
         try:
@@ -144,8 +141,7 @@ def parsed(text: str) -> list[dict]:
 
 
 def _text(rows: list[Counters], origin: dict[str, str]) -> str:
-    facts = "\n".join(f"- {key}: {value}" for key, value in origin.items())
-    parts = ["# Hardware counters of the kernels", facts]
+    parts = ["# Hardware counters of the kernels", table.facts(origin)]
     cases: dict[str, list[Counters]] = {}
     for row in rows:
         _, width, words = SHAPES[row.shape]

@@ -3,8 +3,8 @@
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,7 @@ def where_time_goes(name: str, problem: Problem, rounds: int = 3) -> dict[str, f
     return shares | {"rest": 1.0 - sum(shares.values())}
 
 
-def memory_text(peak: int, eager: int) -> str:
+def memory_text(peak: float, eager: float) -> str:
     """MiB, and the ratio to eager where that took enough to be told from nothing."""
     ratio = f" ({peak / eager:.2f}x)" if eager >= 2**20 else ""
     return f"{peak / 2**20:.0f}{ratio}"
@@ -133,16 +133,14 @@ def run(quick: bool, rounds: int | None, out: Path) -> int:
         sections.append(section)
         records += more
         print(section, flush=True)
-    facts = [f"- {key}: {value}" for key, value in origin.items()]
-    facts.append(f"- load average at the end: {os.getloadavg()[0]:.1f}")
-    text = "\n\n".join([TITLE, "\n".join(facts), *sections, NOTES]) + "\n"
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    paths = table.write(out, f"cpu_{table.slug(origin['hardware'])}_{day}", text, records)
+    facts = table.facts(origin | {"load average at the end": f"{os.getloadavg()[0]:.1f}"})
+    text = "\n\n".join([TITLE, facts, *sections, NOTES]) + "\n"
+    paths = table.write(out, table.dated_name("cpu", origin["hardware"]), text, records)
     print("written:", *paths)
     return 0
 
 
-def _measure(sizes: Sizes, rounds: int, origin: dict) -> tuple[str, list[dict]]:
+def _measure(sizes: Sizes, rounds: int, origin: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     problem = make_problem(sizes)
     steps = {name: step_of(name, problem) for name in available()}
     times = measure.interleaved(steps, rounds)

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from benchmarks.losses import Loss, Problem
 from benchmarks.measure import Spread, Step
 from benchmarks.rows import MIB, Block, Row, merged, read, record
 from uncork.ops import triton
-from uncork.results import provenance
 
 
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
@@ -72,9 +70,7 @@ def run(options: Options, out: Path) -> int:
         print("no measurement: these are not right\n" + "\n".join(red))
         return 1
     origin = _origin(options)
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    prefix = "dry-run" if options.tiny else "gpu"
-    name = options.name or f"{prefix}_{table.slug(dict(origin)['hardware'])}_{day}"
+    name = options.name or table.dated_name("dry-run" if options.tiny else "gpu", dict(origin)["hardware"])
     for group in options.groups:
         for rows in _measure_group(group, options):
             rows = [replace(row, origin=origin) for row in rows]
@@ -126,8 +122,7 @@ def _problem(block: Block, device: str, dtype: torch.dtype) -> Problem:
 
 
 def _origin(options: Options) -> tuple[tuple[str, str], ...]:
-    facts = provenance()
-    facts["commit"] = options.commit or facts["commit"] or "unknown"
+    facts = table.origin_of(options.commit)
     facts["CUDA"] = torch.version.cuda or "none"
     for package in ("triton", "liger-kernel", "cut-cross-entropy"):
         try:

@@ -25,7 +25,12 @@ class Section:
 
 
 def _block(
-    group: str, sizes: tuple[int, int, int], dtype: str, knots=100_000, components=0, axis=""
+    group: str,
+    sizes: tuple[int, int, int],
+    dtype: str,
+    knots: int = 100_000,
+    components: int = 0,
+    axis: str = "",
 ) -> Block:
     return Block(group, axis, *sizes, knots, components, dtype, SPREADS[0], CALLS)
 

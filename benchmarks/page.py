@@ -1,5 +1,7 @@
 """Rows of the GPU benchmark as a Markdown page, from the CSV alone."""
 
+from collections.abc import Callable
+
 from benchmarks import contenders as who
 from benchmarks.groups import CALLS, GRAPH
 from benchmarks.rows import Block, Row, by_block
@@ -174,6 +176,6 @@ def coordinates(block: Block) -> dict[str, int]:
     return {"N": block.tokens, "D": block.width, "V": block.words, "k": block.knots}
 
 
-def _cell(row: Row | None, pick) -> str:
+def _cell(row: Row | None, pick: Callable[[Row], float | None]) -> str:
     value = None if row is None else pick(row)
     return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"

@@ -2,12 +2,17 @@
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import contenders as who, page
 from benchmarks.groups import GRAPH
 from benchmarks.page import coordinates
 from benchmarks.rows import Row, read
 from uncork.results import write_atomic
+
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.axes import Axes
 
 
 # Okabe and Ito's palette: told apart by readers who do not see all colours; markers differ as well.
@@ -66,7 +71,7 @@ def _picture(axis: str, rows: list[Row]) -> bytes:
     return buffer.getvalue()
 
 
-def _curves(panel, axis: str, rows: list[Row], field: str) -> None:
+def _curves(panel: "Axes", axis: str, rows: list[Row], field: str) -> None:
     spreads = sorted({row.block.spread for row in rows})
     for name, (colour, marker) in STYLES.items():
         for spread, line in zip(spreads, ("--", "-") if len(spreads) == 2 else ("-",), strict=False):
@@ -89,7 +94,7 @@ def best_known(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.block.mode == GRAPH] or rows
 
 
-def _at_least_a_decade(panel) -> None:
+def _at_least_a_decade(panel: "Axes") -> None:
     """A difference of a few per cent shall look like one."""
     low, high = panel.get_ylim()
     if high / low < 10.0:

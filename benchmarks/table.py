@@ -3,10 +3,11 @@
 import csv
 import io
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from uncork.results import write_atomic
+from uncork.results import provenance, write_atomic
 
 
 def markdown(headings: list[str], rows: list[list[str]]) -> str:
@@ -30,6 +31,22 @@ def write(folder: Path, name: str, text: str, records: list[dict[str, Any]]) -> 
     return paths
 
 
+def dated_name(kind: str, hardware: str) -> str:
+    """A file name without ending: what was measured, on what, and on which day."""
+    return f"{kind}_{slug(hardware)}_{datetime.now(UTC):%Y-%m-%d}"
+
+
 def slug(text: str) -> str:
-    """A file name's worth of `text`."""
+    """`text` as a part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def origin_of(commit: str | None) -> dict[str, Any]:
+    """Where measurements come from; `commit` is the one measured, where there is no git to ask."""
+    origin = provenance()
+    return origin | {"commit": commit or origin["commit"] or "unknown"}
+
+
+def facts(origin: dict[str, Any]) -> str:
+    """The origin as a list."""
+    return "\n".join(f"- {key}: {value}" for key, value in origin.items())

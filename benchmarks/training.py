@@ -7,7 +7,6 @@ plain torch: cuDNN's LSTM, torch's loss, one call after another.
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -21,7 +20,6 @@ from uncork.lm.step import Carried, TrainingStep, in_the_way
 from uncork.lm.trainer import draw_length
 from uncork.lm.way import Way
 from uncork.recipes import build
-from uncork.results import provenance
 
 
 PLAIN = "plain torch"
@@ -82,15 +80,14 @@ def run(
     if device == "cuda" and not torch.cuda.is_available():
         print("no measurement: torch sees no GPU here. For a dry run: --device cpu --tiny")
         return 1
-    origin = provenance() | {"CUDA": torch.version.cuda or "none"}
-    origin["commit"] = commit or origin["commit"] or "unknown"
-    name = f"{'dry-run-' if tiny else ''}training_{table.slug(origin['hardware'])}_{_day()}"
+    origin = table.origin_of(commit) | {"CUDA": torch.version.cuda or "none"}
+    name = table.dated_name("dry-run-training" if tiny else "training", origin["hardware"])
     rows: list[Measured] = []
     for recipe in recipes:
         for way in ways:
             rows.append(_measure(recipe, way, Device(device), tiny, seconds))
             print(rows[-1], flush=True)
-            table.write(out, name, _text(rows, origin), [_record(row, origin) for row in rows])
+            table.write(out, name, _text(rows, origin), [asdict(row) | origin for row in rows])
     print("written:", out / f"{name}.csv", out / f"{name}.md")
     return 0
 
@@ -151,14 +148,9 @@ class Trainee:
         return self.carried.epoch_nll.item() / sum(self.lengths)
 
 
-def _record(row: Measured, origin: dict[str, str]) -> dict[str, object]:
-    return {**asdict(row), **origin}
-
-
 def _text(rows: list[Measured], origin: dict[str, str]) -> str:
-    facts = "\n".join(f"- {key}: {value}" for key, value in origin.items())
     sections = [_section(recipe, rows) for recipe in dict.fromkeys(row.recipe for row in rows)]
-    return "\n\n".join([TITLE, facts, *sections, NOTES]) + "\n"
+    return "\n\n".join([TITLE, table.facts(origin), *sections, NOTES]) + "\n"
 
 
 def _section(recipe: str, rows: list[Measured]) -> str:
@@ -183,7 +175,3 @@ def _section(recipe: str, rows: list[Measured]) -> str:
     headings = ["", "ms a step", f"to {PLAIN}", "to softmax's best", "peak MiB", "loss"]
     target = f" (target: {TARGETS[recipe]})" if recipe in TARGETS else ""
     return f"## {recipe}{target}\n\n{table.markdown(headings, lines)}"
-
-
-def _day() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d")
