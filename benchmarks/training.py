@@ -16,7 +16,7 @@ from benchmarks.device import Device, reason
 from uncork.lm.build import build_model, build_optimizer
 from uncork.lm.config import Config
 from uncork.lm.config_io import override
-from uncork.lm.step import Carried, TrainingStep, in_the_way
+from uncork.lm.step import Carried, GraphedStep, TrainingStep
 from uncork.lm.trainer import draw_length
 from uncork.lm.way import Way
 from uncork.recipes import build
@@ -135,7 +135,7 @@ class Trainee:
         self.carried = Carried.fresh(model, config.data.batch_size, place)
         optimizer = build_optimizer(config, model)
         step = TrainingStep(config, model, model, optimizer, stream_TB, self.carried)
-        self.step = in_the_way(step, Way.of(config, place))
+        self.step = GraphedStep(step) if Way.of(config, place).graphs else step
 
     def round(self) -> None:
         self.carried.clear_()

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from uncork.lm import download
-from uncork.lm.download import HOMES, Remote, ensure, fetch
+from uncork.lm.download import REMOTES, Remote, ensure, fetch
 
 
 TEXT = b"a b\nc\n" * 100
@@ -158,10 +158,10 @@ def test_unknown_corpus_is_named(tmp_path):
 
 
 def test_local_penn_has_the_hashes_we_demand(penn):
-    for remote in HOMES["penn"]:
+    for remote in REMOTES["penn"]:
         download.check((penn / f"{remote.split}.txt").read_bytes(), remote.checksum, "penn")
 
 
 def test_local_wikitext2_has_the_hashes_we_demand(wikitext2):
-    for split, name, checksum in HOMES["wikitext-2"][0].members:
+    for split, name, checksum in REMOTES["wikitext-2"][0].members:
         download.check((wikitext2 / f"{split}.txt").read_bytes(), checksum, name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from uncork.lm import DataConfig, build_corpus
-from uncork.lm.download import HOMES, unpublished
+from uncork.lm.download import REMOTES, unpublished
 from uncork.lm.progress import Progress
 
 
@@ -22,6 +22,6 @@ def corpus(name: str, /, root: Path = Path("data")) -> None:
     print(f"{loaded.num_words} words in the vocabulary")
     for split in ("train", "valid", "test"):
         print(f"{getattr(loaded, split).numel():>12} tokens in {split}")
-    if name in HOMES:
+    if name in REMOTES:
         unlike = unpublished(name, root / name)
         print(f"not the published text: {', '.join(unlike)}" if unlike else "the published text")

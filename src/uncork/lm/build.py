@@ -30,7 +30,7 @@ def build_corpus(config: DataConfig, progress: download.Progress | None = None) 
     limit = config.limit_tokens
     if config.corpus == "embedded":
         corpus = embedded.make_corpus(embedded.make_process(seed=EMBEDDED_SEED), limit=limit)
-    elif config.corpus in download.HOMES:
+    elif config.corpus in download.REMOTES:
         folder = Path(config.root) / config.corpus
         corpus = Corpus.from_folder(download.ensure(config.corpus, folder, progress=progress))
     else:
@@ -49,7 +49,7 @@ def check(config: Config) -> None:
 
 def check_corpus(config: DataConfig) -> None:
     """The corpus must be one that is known, or a folder that is there."""
-    known = ("embedded", *download.HOMES)
+    known = ("embedded", *download.REMOTES)
     if config.corpus not in known and not Path(config.corpus).is_dir():
         raise ValueError(
             f"`data.corpus` must be one of {', '.join(known)} or an existing folder with your own text; "

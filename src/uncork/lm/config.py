@@ -245,17 +245,19 @@ class Config:
 
 def _positive(name: str, value: float) -> None:
     if not value > 0:
-        raise ValueError(f"`{name}` must be positive; got {value}. Give such a number.")
+        raise ValueError(f"`{name}` must be positive; got {value}. Give a number above 0.")
 
 
 def _not_negative(name: str, value: float) -> None:
     if not value >= 0:
-        raise ValueError(f"`{name}` must be zero or more; got {value}. Give such a number.")
+        raise ValueError(
+            f"`{name}` must be zero or more; got {value}. Leave it at 0, or give a positive number."
+        )
 
 
 def _probability(name: str, value: float) -> None:
     if not 0.0 <= value < 1.0:
-        raise ValueError(f"`{name}` must be a probability in [0, 1); got {value}. Give such a number.")
+        raise ValueError(f"`{name}` must be a probability in [0, 1); got {value}. Give a share such as 0.4.")
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

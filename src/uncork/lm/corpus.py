@@ -7,7 +7,7 @@ train, valid and test. Shapes: T time steps, B parallel streams.
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,8 +108,14 @@ def window(stream_TB: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
     return stream_TB[start : start + length], stream_TB[start + 1 : start + 1 + length]
 
 
+def windows(stream_TB: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of the whole stream, `length` steps at a time."""
+    for start in range(0, stream_TB.shape[0] - 1, length):
+        yield window(stream_TB, start, length)
+
+
 def following(stream_TB: Tensor, start: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """As `window` for a start that is on the device: nothing waits for it. All `length` steps must exist."""
+    """`window` for a start that lies on the device and is not read back; all `length` steps must exist."""
     rows_T = start + torch.arange(length + 1, device=stream_TB.device)
     read_TB = stream_TB.index_select(0, rows_T)
     return read_TB[:-1], read_TB[1:]

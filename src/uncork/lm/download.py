@@ -41,7 +41,7 @@ _PENN_SHA256 = {
     "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
 }
-HOMES: dict[str, tuple[Remote, ...]] = {
+REMOTES: dict[str, tuple[Remote, ...]] = {
     "penn": tuple(
         Remote(
             url=_PENN.format(split),
@@ -117,10 +117,10 @@ def ensure(
     folder = Path(folder)
     if _complete(folder):
         return folder
-    remotes = HOMES.get(name) if remotes is None else remotes
+    remotes = REMOTES.get(name) if remotes is None else remotes
     if not remotes:
         raise ValueError(
-            f"`name` must be one of {', '.join(HOMES)} to be downloaded; got {name!r}. "
+            f"`name` must be one of {', '.join(REMOTES)} to be downloaded; got {name!r}. "
             "For your own text give the path of a folder with train.txt, valid.txt and test.txt."
         )
     for remote in remotes:
@@ -158,7 +158,7 @@ def fetch(
 def unpublished(name: str, folder: str | Path) -> list[str]:
     """Splits in `folder` that are not those of the corpus `name`: what lay there was never checked."""
     published: dict[str, str] = {}
-    for remote in HOMES.get(name, ()):
+    for remote in REMOTES.get(name, ()):
         if remote.split is not None:
             published[remote.split] = remote.checksum
         published |= {split: checksum for split, _, checksum in remote.members}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uncork.lm.corpus import END_OF_LINE, Corpus, batchify, window
+from uncork.lm.corpus import END_OF_LINE, Corpus, batchify, windows
 
 
 class ScoresNextWord(Protocol):
@@ -86,7 +86,7 @@ def make_corpus(
 ) -> Corpus:
     """Text of the process as a corpus, whose word numbers are those of the process.
 
-    `limit` keeps the first words of each part, that many, and draws no others.
+    With `limit` each part has at most that many words, the first of those it would have without.
     """
     names = (END_OF_LINE, *(f"w{number:03d}" for number in range(1, process.num_words)))
     streams = [
@@ -116,7 +116,7 @@ def compare(
     batch_size: int = 10,
     length: int = 70,
 ) -> Comparison:
-    """Average over a text of the process what the model's distributions lack from the true ones.
+    """How far the model's distributions are from the true ones, on average over a text of the process.
 
     `true_cross_entropy` is that of the process with itself over the same contexts, and
     `model_cross_entropy` is `true_cross_entropy + kl`: both are expectations, not samples.
@@ -126,14 +126,13 @@ def compare(
     before_TB = torch.cat([torch.zeros_like(stream_TB[:1]), stream_TB[:-1]])
     entropy = kl = matches = 0.0
     state, start = None, 0
-    while start < stream_TB.shape[0] - 1:
-        tokens_TB, _ = window(stream_TB, start, length)
+    for tokens_TB, _ in windows(stream_TB, length):
         scores_TBV, state = model(tokens_TB, state)
         steps = tokens_TB.shape[0]
         true_NV = table_CV[process.context(tokens_TB, before_TB[start : start + steps]).flatten().cpu()]
         log_NV = scores_TBV.flatten(0, 1).double().cpu().log_softmax(-1)
-        # The first column position has an unknown word before it unless it opens the stream;
-        # treating it as an end of line is wrong for `batch_size - 1` of all contexts.
+        # The word before a column's first one is unknown, except for the column that opens the stream.
+        # So the first row is left out.
         keep = slice(batch_size if start == 0 else 0, None)
         log_true_NV = true_NV[keep].log()
         entropy -= (true_NV[keep] * log_true_NV).sum().item()

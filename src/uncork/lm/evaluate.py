@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.lm.awd_lstm import LanguageModel, States, detach
-from uncork.lm.corpus import window
+from uncork.lm.corpus import windows
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-# A GPU is kept busy by windows of this many predictions; shorter ones leave it waiting for the host.
+# Windows of fewer predictions than this leave a GPU waiting for the host.
 BUSY = 4096
 
 
@@ -123,12 +123,14 @@ def dynamic_evaluation(
 def _check_dynamic(lr: float, decay: float, epsilon: float, length: int) -> None:
     for name, value in (("lr", lr), ("decay", decay)):
         if not 0.0 <= value < math.inf:
-            raise ValueError(f"`{name}` must be finite and at least 0; got {value}. Give such a number.")
-    # A parameter without gradient has R = 0.
+            raise ValueError(f"`{name}` must be finite and at least 0; got {value}. Give 0 or more.")
+    # Not 0: it is added to R, which is 0 for a parameter without a gradient.
     if not 0.0 < epsilon < math.inf:
-        raise ValueError(f"`epsilon` must be finite and above 0; got {epsilon}. Give such a number.")
+        raise ValueError(
+            f"`epsilon` must be finite and above 0; got {epsilon}. Give a small number such as 0.001."
+        )
     if length < 1:
-        raise ValueError(f"`length` must be at least 1; got {length}. Give such a number.")
+        raise ValueError(f"`length` must be at least 1; got {length}. Give a number of words such as 5.")
 
 
 @torch.no_grad()
@@ -147,10 +149,11 @@ def cache_evaluation(
     before t. The first word of the text has no cache and keeps p_model.
     """
     if not math.isfinite(theta):
-        raise ValueError(f"`theta` must be finite; got {theta}. Give such a number.")
+        raise ValueError(f"`theta` must be finite; got {theta}. Give a number such as 1.")
     if not 0.0 <= share < 1.0 or size < 1:
         raise ValueError(
-            f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}. Give such numbers."
+            f"`share` must be in [0, 1) and `size` at least 1; got {share} and {size}. Give numbers such as "
+            "0.1 and 500."
         )
     total = torch.zeros((), dtype=torch.float64, device=stream_TB.device)
     log_share = math.log(share) if share else -math.inf
@@ -223,12 +226,6 @@ def _backward(
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def windows(stream_TB: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets of the whole stream, `length` steps at a time."""
-    for start in range(0, stream_TB.shape[0] - 1, length):
-        yield window(stream_TB, start, length)
 
 
 def _score(total: Tensor, stream_TB: Tensor) -> Score:

@@ -47,7 +47,7 @@ class StopRequest:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
 
-def stop_without(parent: int) -> None:
+def stop_when_orphaned(parent: int) -> None:
     """Have this process send itself SIGTERM once its parent is no longer `parent`, however that died."""
 
     def watch() -> None:

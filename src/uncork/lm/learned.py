@@ -15,7 +15,8 @@ from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model
 from uncork.lm.checkpoint import load_model
 from uncork.lm.config import Config
-from uncork.lm.evaluate import evaluation_mode, windows
+from uncork.lm.corpus import windows
+from uncork.lm.evaluate import evaluation_mode
 from uncork.ops.table import knots_of
 
 

@@ -47,8 +47,8 @@ class AtEpoch:
 class Doubling(AtEpoch):
     """The same, and the average starts anew whenever the epochs have doubled since it last did.
 
-    So it is never over more than the later half of the run, and no early choice of where to begin has to be
-    lived with.
+    So it never covers more than the later half of the run, and the first choice of where to begin does not
+    matter in the end.
     """
 
     def restarts(self, epochs: int) -> bool:
@@ -109,8 +109,8 @@ class AveragedSGD(Optimizer):
     ) -> Any:
         """One step; `scale` multiplies every group's learning rate for this step alone.
 
-        `factor`, a number on the parameters' device, multiplies all gradients: that of clipping. Whether
-        `grad` holds them multiplied afterwards is not said. On a GPU all is one pass over every tensor.
+        `factor`, a number on the parameters' device, multiplies all gradients: that of clipping. Afterwards
+        `grad` may or may not be multiplied. On a GPU the whole step is one pass over every tensor.
         """
         loss = None
         if closure is not None:
@@ -204,14 +204,15 @@ class AveragedSGD(Optimizer):
         return self._count.reciprocal()
 
     def _can_fuse(self) -> bool:
-        """Whether the kernel can take the step: Triton, float32, a gradient and an average for everybody."""
+        """Whether the kernel can take the step: float32, a gradient for each, averages of all or none."""
         parameters = list(self._parameters())
         if not parameters or triton.available(parameters[0].device):
             return False
+        gradients = [p.grad for p in parameters if p.grad is not None]
         averages = [self.state[p]["average"] for p in parameters if p in self.state]
-        tensors = [*parameters, *averages, *(p.grad for p in parameters if p.grad is not None)]
+        tensors = [*parameters, *gradients, *averages]
         return (
-            len(tensors) - len(averages) == 2 * len(parameters)
+            len(gradients) == len(parameters)
             and len(averages) in (0, len(parameters))
             and all(t.dtype == torch.float32 and t.is_contiguous() and t.numel() < 2**31 for t in tensors)
             and len({t.device for t in tensors}) == 1

@@ -3,7 +3,7 @@
 The file holds tensors, facts and a hash, as a saved state does. Where the budget allows nothing is
 lost. Where it does not, matrices of the model are quantised, the average finer than the iterate it is the
 average of, since the noise of the iterate is forgotten and that of the average is not. The best model
-is kept as its difference from what is packed anyway. Vectors (biases, slopes of a PLIF), recurrent
+is stored as its difference from the average or iterate. Vectors (biases, slopes of a PLIF), recurrent
 states and generators stay exact. What was lost is noted in `packed.json` and ends up in `result.json`.
 """
 
@@ -20,7 +20,7 @@ from uncork.lm.checkpoint import load_state, load_tensors, save_tensors
 from uncork.lm.config import Config
 from uncork.lm.config_io import from_dict
 from uncork.lm.lock import folder_lock
-from uncork.lm.pack_code import Coded, Part, code, decode
+from uncork.lm.pack_code import Coded, Contents, code, decode
 from uncork.lm.run_folder import check_measured, stored_config
 from uncork.results import read_json, write_atomic
 
@@ -45,10 +45,10 @@ def pack(folder: str | Path, file: str | Path, max_bytes: int = DEFAULT_BYTES) -
         _check_whole(folder)
         present = [name for name in FILES if (folder / name).exists()]
         files = {f"file/{name}": _tensor((folder / name).read_bytes()) for name in present}
-        part = _gather(folder)
+        contents = _gather(folder)
     room = max_bytes - sum(tensor.numel() for tensor in files.values()) - HEADER_BYTES
-    coded = code(part, _choose(part, room, max_bytes))
-    note = {"step": part.step, "bits": coded.bits, "relative_error": coded.relative_error}
+    coded = code(contents, _choose(contents, room, max_bytes))
+    note = {"step": contents.step, "bits": coded.bits, "relative_error": coded.relative_error}
     facts = {"format": FORMAT, "part": coded.facts, "note": note}
     save_tensors(file, files | coded.tensors, facts)
     size = Path(file).stat().st_size
@@ -72,17 +72,17 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
         )
     files = {name: tensors.pop(f"file/{name}") for name in FILES if f"file/{name}" in tensors}
     note = facts["note"]
-    part = decode(Coded(tensors, facts["part"], note["bits"], note["relative_error"]))
+    contents = decode(Coded(tensors, facts["part"], note["bits"], note["relative_error"]))
     mark = {} if note["bits"] is None else {"packed": note}
     if mark:
         former = json.loads(files["packed.json"].numpy().tobytes()) if "packed.json" in files else []
         files["packed.json"] = _tensor(json.dumps([*former, note], indent=2).encode())
     with folder_lock(folder):
-        if part.state is not None:
-            path = folder / "state" / f"step-{part.step:09d}.safetensors"
-            save_tensors(path, part.state, part.state_facts | mark)
-        if part.best is not None:
-            save_tensors(folder / "model.safetensors", part.best, part.best_facts | mark)
+        if contents.state is not None:
+            path = folder / "state" / f"step-{contents.step:09d}.safetensors"
+            save_tensors(path, contents.state, contents.state_facts | mark)
+        if contents.best is not None:
+            save_tensors(folder / "model.safetensors", contents.best, contents.best_facts | mark)
         for name in FILES:
             if name in files:
                 write_atomic(folder / name, files[name].numpy().tobytes())
@@ -100,13 +100,13 @@ def _check_whole(folder: Path) -> None:
             )
 
 
-def _gather(folder: Path) -> Part:
+def _gather(folder: Path) -> Contents:
     """The tensors of a run: of a finished one its best model alone, else also its newest state."""
     path = folder / "model.safetensors"
     best, best_facts = load_tensors(path) if path.exists() else (None, {})
     if (folder / "result.json").exists():
         step = read_json(folder / "result.json")["steps"]
-        return Part(step, None, {}, best, best_facts, {})
+        return Contents(step, None, {}, best, best_facts, {})
     loaded = load_state(folder / "state")
     if loaded is None:
         raise ValueError(
@@ -115,7 +115,7 @@ def _gather(folder: Path) -> Part:
         )
     state, facts = loaded
     check_measured(folder, facts["position"])
-    return Part(facts["position"]["step"], state, facts, best, best_facts, _bases(folder, state))
+    return Contents(facts["position"]["step"], state, facts, best, best_facts, _bases(folder, state))
 
 
 def _bases(folder: Path, state: dict[str, Tensor]) -> dict[str, str]:
@@ -134,12 +134,12 @@ def _bases(folder: Path, state: dict[str, Tensor]) -> dict[str, str]:
     return bases
 
 
-def _choose(part: Part, room: int, max_bytes: int) -> tuple[int, int, int] | None:
+def _choose(contents: Contents, room: int, max_bytes: int) -> tuple[int, int, int] | None:
     """The first step of the ladder that fits; None is no quantisation at all."""
-    for bits in (None, *part.ladder):
-        if part.size(bits) <= room:
+    for bits in (None, *contents.ladder):
+        if contents.size(bits) <= room:
             return bits
-    least = part.size(part.ladder[-1]) + max_bytes - room
+    least = contents.size(contents.ladder[-1]) + max_bytes - room
     raise ValueError(f"`bytes` must be at least {least} for this run; got {max_bytes}. Give more room.")
 
 

@@ -15,9 +15,9 @@ Role = Literal["base", "iterate", "best"]
 ROLES: tuple[Role, ...] = ("base", "iterate", "best")
 Bits = tuple[int, int, int]
 
-# Bits of the base (the average, or without one the iterate), of the iterate beside an average, and
-# of what the best model differs from the base by. In order of preference. An average is hardly
-# another one than the best so far; an iterate is, and its best needs more bits.
+# Bits of the base (the average, or without one the iterate), of the iterate beside an average, and of the
+# best model's difference from the base; in order of preference. An average differs little from the best so
+# far. An iterate differs more, so there the difference needs more bits.
 AVERAGING_LADDER: tuple[Bits, ...] = (
     (16, 12, 8), (14, 10, 6), (12, 8, 4), (11, 6, 3), (10, 6, 3), (8, 6, 3), (7, 5, 2), (6, 4, 2),
 )  # fmt: skip
@@ -29,8 +29,12 @@ LARGE = 2**16
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is packed; `bases` maps each tensor of the model to the one of the state it is read from."""
+class Contents:
+    """The tensors of a run, and the facts stored with them.
+
+    `bases` maps each tensor of the model to the one of the state that evaluation reads: the average of a
+    parameter, or the parameter itself.
+    """
 
     step: int
     state: dict[str, Tensor] | None
@@ -74,7 +78,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Coded:
-    """The same as tensors and facts of one file, and what was lost."""
+    """The contents as tensors and facts of one file, and what precision they lost."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
@@ -88,19 +92,19 @@ def is_coded(name: str, tensor: Tensor) -> bool:
     return of_model and tensor.dtype == torch.float32 and tensor.dim() > 1 and tensor.numel() >= LARGE
 
 
-def code(part: Part, bits: Bits | None) -> Coded:
+def code(contents: Contents, bits: Bits | None) -> Coded:
     """Quantise as `bits` say; without them keep all."""
-    generator = torch.Generator().manual_seed(part.step)
+    generator = torch.Generator().manual_seed(contents.step)
     tensors: dict[str, Tensor] = {}
     coded: dict[str, Any] = {}
     read_back: dict[str, Tensor] = {}
     lost: dict[str, list[float]] = {}  # by role: sum of squared errors, sum of squares
-    for name, tensor, role, base in part.tensors():
+    for name, tensor, role, base in contents.tensors():
         if bits is None or not is_coded(name, tensor):
             tensors[name] = tensor
             continue
         origin = read_back[base] if base else torch.zeros(())
-        # A best model is not averaged any further, so its nearest neighbour serves it best.
+        # Chance rounding is for what is averaged further. The best model is not: round it to the nearest.
         kept = quantise(tensor - origin, bits[ROLES.index(role)], None if role == "best" else generator)
         tensors[f"{name}|planes"], tensors[f"{name}|scales"] = kept.planes, kept.scales
         coded[name] = {"shape": list(tensor.shape), "base": base}
@@ -109,17 +113,22 @@ def code(part: Part, bits: Bits | None) -> Coded:
         sums[0] += (read_back[name].double() - tensor.double()).square().sum().item()
         sums[1] += tensor.double().square().sum().item()
     facts = {
-        "step": part.step, "coded": coded, "has_state": part.state is not None, "state": part.state_facts,
-        "has_best": part.best is not None, "best": part.best_facts, "bases": part.bases,
-        "best_is_base": part.best_is_base,
-    }  # fmt: skip
+        "step": contents.step,
+        "coded": coded,
+        "has_state": contents.state is not None,
+        "state": contents.state_facts,
+        "has_best": contents.best is not None,
+        "best": contents.best_facts,
+        "bases": contents.bases,
+        "best_is_base": contents.best_is_base,
+    }
     used = {role: bits[ROLES.index(role)] for role in lost} if bits is not None else {}
     errors = {role: (error / max(square, 1e-300)) ** 0.5 for role, (error, square) in lost.items()}
     return Coded(tensors, facts, used or None, errors)
 
 
-def decode(coded: Coded) -> Part:
-    """Read it back."""
+def decode(coded: Coded) -> Contents:
+    """The inverse of `code`, up to what was lost."""
     facts, tensors = coded.facts, dict(coded.tensors)
     # A base comes before what is kept relative to it.
     for name, fact in sorted(facts["coded"].items(), key=lambda item: item[1]["base"] is not None):
@@ -130,7 +139,7 @@ def decode(coded: Coded) -> Part:
     best = _under("best/", tensors) if facts["has_best"] else None
     if facts["best_is_base"] and state is not None:
         best = {name: state[base] for name, base in facts["bases"].items()}
-    return Part(facts["step"], state, facts["state"], best, facts["best"], facts["bases"])
+    return Contents(facts["step"], state, facts["state"], best, facts["best"], facts["bases"])
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

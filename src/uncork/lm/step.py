@@ -1,7 +1,7 @@
 """One training step: cut a window, forward, backward, clip, update, carry the state over.
 
 All a step reads and changes lies in tensors that stay where they are, so that on a GPU a step can be
-recorded once per length of window, as a CUDA graph, and replayed: the host then only says which.
+recorded once per length of window, as a CUDA graph, and replayed: the host then only names the graph.
 Shapes: T time, B streams.
 """
 
@@ -20,7 +20,6 @@ from uncork.lm.config import Config
 from uncork.lm.corpus import following
 from uncork.lm.optim import AveragedSGD
 from uncork.lm.refine import coarsen_gradient, knots_after
-from uncork.lm.way import Way
 
 
 class Carried(NamedTuple):
@@ -72,7 +71,7 @@ class TrainingStep:
         self.carried = carried
 
     def kind(self, length: int, epoch: int) -> tuple[int, bool, int | None]:
-        """What two steps must share to be the same work on other numbers."""
+        """What two steps must share for one graph to serve both."""
         function = self.config.model.head.function
         knots = None if function is None else knots_after(function.refine, epoch)
         return length, self.optimizer.averaging, knots
@@ -86,7 +85,7 @@ class TrainingStep:
         coarsen_gradient(self.model, self.config, epoch)
         limit = self.config.optim.clip
         factor = None if limit is None else clip_factor(gradient_norm(self.model), limit)
-        # A long window's mean gradient is no larger but stands for more words.
+        # The gradient is a mean over the window: unscaled, long windows would count no more than short.
         self.optimizer.step(scale=length / self.config.data.bptt, factor=factor)
         with torch.no_grad():
             _foreach_copy_(_parts(states), _parts(result.states))
@@ -98,18 +97,13 @@ def _parts(states: States) -> list[Tensor]:
     return [part for state in states for part in state]
 
 
-def in_the_way(step: TrainingStep, way: Way) -> "TrainingStep | GraphedStep":
-    """The step, or what replays it."""
-    return GraphedStep(step) if way.graphs else step
-
-
 class GraphedStep:
     """The same step as CUDA graphs, one per length of window.
 
     The first window of a length is an ordinary step, in which kernels are compiled and chosen; the second
-    is recorded while nothing runs, then replayed as often as the length comes. When averaging begins, or
-    the table becomes finer, steps are others and are recorded anew. Random masks go on from where the
-    generator is, as they would without graphs.
+    is recorded while nothing runs, then replayed whenever that length comes again. When averaging begins, or
+    the table becomes finer, the step does something else and is recorded anew. Random masks continue the
+    generator's sequence, as they would without graphs.
     """
 
     def __init__(self, step: TrainingStep) -> None:
@@ -117,7 +111,7 @@ class GraphedStep:
         self.stream = torch.cuda.Stream(step.train_TB.device)
         self.seen: set[tuple[int, bool, int | None]] = set()
         self.graphs: dict[tuple[int, bool, int | None], torch.cuda.CUDAGraph] = {}
-        # One pool for all: no two replay at once, and what outlasts a replay lies outside.
+        # All graphs may share one pool: only one replays at a time, and no result is kept in it.
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, length: int, epoch: int) -> None:
@@ -131,7 +125,7 @@ class GraphedStep:
         self.graphs[kind].replay()
 
     def _ordinary(self, length: int, epoch: int) -> None:
-        # On the stream that records: autograd then never meets a gradient of another one.
+        # On the stream used for recording, so that autograd never mixes gradients of two streams.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.step(length, epoch)

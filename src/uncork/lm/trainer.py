@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
 from uncork.lm.config import Config, DataConfig
-from uncork.lm.corpus import batchify
+from uncork.lm.corpus import Corpus, batchify
 from uncork.lm.evaluate import evaluate, nll_by_part, reading_length
 from uncork.lm.interrupt import Interrupted, StopRequest
 from uncork.lm.learned import learned_function
@@ -33,7 +34,7 @@ from uncork.lm.run_folder import (
     reopen_folder,
 )  # fmt: skip
 from uncork.lm.snapshot import Position, restore, snapshot
-from uncork.lm.step import Carried, TrainingStep, in_the_way
+from uncork.lm.step import Carried, GraphedStep, TrainingStep
 from uncork.lm.tensorboard import Events
 from uncork.lm.way import Way
 from uncork.lm.world import World
@@ -80,7 +81,7 @@ def _train(
     way = Way.of(config, world.device, world.size)
     if resume and (folder / "result.json").exists():
         return read_json(folder / "result.json")
-    world.wait()  # until all have looked, the first process must not write
+    world.wait()  # the first process must not write before all have looked
     loaded = load_state(folder / "state") if resume else None  # the first process has the lock by now
     if loaded is not None:
         check_measured(folder, loaded[1]["position"])
@@ -88,10 +89,7 @@ def _train(
         progress.say(f"nothing to resume in {folder}: starting")
     with world.first_goes_first():  # it downloads, the others find the files
         corpus = build_corpus(config.data, progress.download)
-    train_TB = batchify(corpus.train, config.data.batch_size)
-    train_TB = train_TB[:, world.share(config.data.batch_size)].contiguous().to(world.device)
-    valid_TB = batchify(corpus.valid, config.data.valid_batch_size).to(world.device)
-    test_TB = batchify(corpus.test, config.data.test_batch_size).to(world.device)
+    train_TB, valid_TB, test_TB = _streams(config.data, corpus, world)
     valid_length = reading_length(valid_TB, config.data.bptt)
 
     torch.manual_seed(config.seed)
@@ -119,7 +117,7 @@ def _train(
     events = Events(folder, enabled=config.tensorboard and world.is_first)
 
     best = BestModel(folder / "model.safetensors")
-    if config.finetune is not None and loaded is None:  # which may be the best there will be
+    if config.finetune is not None and loaded is None:  # no later model may be better than this start
         at.best_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
         if world.is_first:
             best.take(model, {"step": 0, "valid_nll": at.best_nll})
@@ -130,8 +128,9 @@ def _train(
             best.write()  # before the state that counts on it
             save_state(folder / "state", at.step, tensors, facts)
 
-    step = in_the_way(TrainingStep(config, model, forward, optimizer, train_TB, carried), way)
-    # A run stopped by its last step still has the part of its epoch to evaluate.
+    step = TrainingStep(config, model, forward, optimizer, train_TB, carried)
+    step = GraphedStep(step) if way.graphs else step
+    # A run stopped after its last step, in mid-epoch, still has that part of the epoch to evaluate.
     finished = at.start == 0 and (at.epoch >= config.epochs or at.step == config.max_steps)
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
@@ -161,7 +160,7 @@ def _train(
         train_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
         train_seconds = time.monotonic() - epoch_began
         if at.evaluations == 0:
-            # From here on a run without a state has lost it, and is not resumed as if it had never begun.
+            # So that a folder with measurements but no state is known to have lost its state.
             _check_finite("training", train_nll, at)
             save()
         with optimizer.averaged():
@@ -202,18 +201,35 @@ def _train(
         best.write()
     world.wait()
     load_model(folder / "model.safetensors", model)
-    test_length = reading_length(test_TB, config.data.bptt)
-    valid, test = evaluate(model, valid_TB, valid_length), evaluate(model, test_TB, test_length)
-    result = make_result(config, model, at.step, at.epoch, valid, test, folder) | way._asdict()
-    result["valid_nll_parts"] = nll_by_part(model, valid_TB, valid_length)
-    result["test_nll_parts"] = nll_by_part(model, test_TB, test_length)
-    result["learned_function"] = learned_function(config, model, valid_TB)
+    result = _result(config, model, valid_TB, test_TB, at, folder) | way._asdict()
     if world.is_first:
         write_json(folder / "result.json", result)
-    progress.say(f"valid ppl {valid.perplexity:.2f}, test ppl {test.perplexity:.2f}")
+    progress.say(f"valid ppl {result['valid_perplexity']:.2f}, test ppl {result['test_perplexity']:.2f}")
     events.close()
     world.wait()
     return result
+
+
+def _streams(config: DataConfig, corpus: Corpus, world: World) -> tuple[Tensor, Tensor, Tensor]:
+    """The three texts in columns on the device; of the training text, the columns of this process."""
+    train_TB = batchify(corpus.train, config.batch_size)
+    train_TB = train_TB[:, world.share(config.batch_size)].contiguous().to(world.device)
+    valid_TB = batchify(corpus.valid, config.valid_batch_size).to(world.device)
+    test_TB = batchify(corpus.test, config.test_batch_size).to(world.device)
+    return train_TB, valid_TB, test_TB
+
+
+def _result(
+    config: Config, model: LanguageModel, valid_TB: Tensor, test_TB: Tensor, at: Position, folder: Path
+) -> dict[str, Any]:
+    """The scores of the best model, which `model` holds by now, and what it learned."""
+    valid_length, test_length = (reading_length(text_TB, config.data.bptt) for text_TB in (valid_TB, test_TB))
+    valid, test = evaluate(model, valid_TB, valid_length), evaluate(model, test_TB, test_length)
+    return make_result(config, model, at.step, at.epoch, valid, test, folder) | {
+        "valid_nll_parts": nll_by_part(model, valid_TB, valid_length),
+        "test_nll_parts": nll_by_part(model, test_TB, test_length),
+        "learned_function": learned_function(config, model, valid_TB),
+    }
 
 
 def _check_seed(seed: int) -> None:

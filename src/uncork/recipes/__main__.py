@@ -2,7 +2,7 @@
 
 import argparse
 
-from uncork.lm.interrupt import stop_without
+from uncork.lm.interrupt import stop_when_orphaned
 from uncork.recipes import build
 from uncork.recipes.front import exit_code, report_training
 
@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, help="stop, saved, when the process of this number is gone")
     options = parser.parse_args(arguments)
     if options.parent is not None:
-        stop_without(options.parent)
+        stop_when_orphaned(options.parent)
     return exit_code(
         lambda: report_training(build(options.recipe, tuple(options.overrides)), options.out, options.resume)
     )
