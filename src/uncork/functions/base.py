@@ -32,6 +32,11 @@ class AbstractMonotone(nn.Module, abc.ABC):
         return None
 
 
+def at_least_float32(z: Tensor) -> Tensor:
+    """`z` in its own dtype, or in float32 where that is narrower."""
+    return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
 def inverse_softplus(value: float) -> float:
     """v with softplus(v) = value."""
     # log(exp(value) - 1), written so that large values do not overflow.

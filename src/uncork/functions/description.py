@@ -10,7 +10,7 @@ from uncork.functions.base import AbstractMonotone
 
 @torch.no_grad()
 def curve(function: AbstractMonotone, x: Tensor) -> dict[str, list[float]]:
-    """`x`, f(x) - f(0), since a constant cancels in the softmax, and f'(x); to five decimals."""
+    """`x`, f(x) - f(0) and f'(x), to five decimals; f(0) is taken off since it cancels in the softmax."""
     value = function(x) - function(torch.zeros_like(x[:1]))
     return {"x": _rounded(x), "f": _rounded(value), "slope": _rounded(function.derivative(x))}
 

@@ -3,17 +3,19 @@
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.types import Device
 
 from uncork.functions._check import at_least, knot_count, positive
-from uncork.functions.base import AbstractMonotone, inverse_softplus
+from uncork.functions.base import AbstractMonotone, at_least_float32, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise, scaled
 
 
 # Where the units' centres start: logits of a trained language model lie within.
 CENTRES = 10.0
-# Up to this many float64 numbers, such as the knots of a table, all units are evaluated in one operation.
-# Not float32 ones: the gradient of v would be a float32 product over all logits, two digits short.
+# Up to this many numbers (arguments times units) in float64, such as the knots of a table, all units are
+# evaluated in one operation. Not in float32: the gradient of v would then be a float32 product over all
+# logits, two digits short.
 AT_ONCE = 2**22
 FAR = 1e30
 
@@ -44,8 +46,8 @@ class MonotoneNetwork(AbstractMonotone):
         tabulate: bool = True,
         knots: int = 100_000,
         bound: float = 20.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.units = at_least("units", units, 1)
@@ -80,9 +82,10 @@ class MonotoneNetwork(AbstractMonotone):
         return u, v, self.b.to(dtype), self.bias.to(dtype), a
 
     def forward(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         u, v, b, bias, a = self._parameters_in(z.dtype)
-        # Far out every sigmoid is 0 or 1; of a word masked by z = -inf, gradients would be 0 inf, NaN.
+        # Beyond FAR every sigmoid is 0 or 1. Unclamped, the gradient at a word masked by z = -inf would be
+        # 0 times infinity, NaN.
         near = z.clamp(-FAR, FAR)
         if z.dtype == torch.float64 and z.numel() * self.units <= AT_ONCE:
             f = torch.sigmoid(near[..., None] * u + b) @ v + bias
@@ -94,7 +97,7 @@ class MonotoneNetwork(AbstractMonotone):
         return f if a is None else f + scaled(z, a)
 
     def derivative(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         u, v, b, _, a = self._parameters_in(z.dtype)
         slope = torch.zeros_like(z) if a is None else a.expand_as(z)
         for i in range(self.units):

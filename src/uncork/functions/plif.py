@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.types import Device
 
 from uncork.functions._check import FLOAT32, at_least, knot_count, positive
-from uncork.functions.base import AbstractMonotone, inverse_softplus
+from uncork.functions.base import AbstractMonotone, at_least_float32, inverse_softplus
 from uncork.ops import table, triton
 from uncork.ops.pointwise import Pointwise
 from uncork.ops.validate import floating
@@ -35,8 +36,8 @@ class PLIF(AbstractMonotone):
         init: Literal["identity", "random"] = "identity",
         seed: int | None = None,
         *,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.knots = knot_count(knots)
@@ -74,24 +75,24 @@ class PLIF(AbstractMonotone):
         The cumulative sum runs over up to a million terms: in float64, whatever the dtype.
         """
         narrow = self.v.dtype.itemsize < 4
-        on_gpu = self.v.is_cuda and not torch.compiler.is_compiling() and not triton.available(self.v.device)
-        if on_gpu and not narrow:
+        compiling = torch.compiler.is_compiling()
+        if self.v.is_cuda and not narrow and not compiling and not triton.available(self.v.device):
             from uncork.ops.triton.knots import knot_values
 
             return knot_values(self.v, self.bound)
-        # A slope of 16 bits is rounded to them: 1 is one of their numbers, and softplus of the v next to
-        # its own is not, so that a head in 16 bits would not start as the identity.
+        # In 16 bits, softplus of the v nearest to log(e - 1) is not 1, and a head would not start as the
+        # identity. Rounded to 16 bits it is 1: so the slopes are taken in the dtype of v.
         slopes = self.slopes.double() if narrow else softplus(self.v.double())
         rise = slopes * (2.0 * self.bound / self.knots)
         return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
 
     def forward(self, z: Tensor) -> Tensor:
         # A bfloat16 logit near 10 is known to 0.06, which is 156 knots: the table is read in float32.
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         return table.piecewise_linear(z, self.knot_values(), self.bound)
 
     def derivative(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         index, _ = table.locate(z.detach(), self.knots, self.bound)
         return table.look_up(self.slopes.to(z.dtype), index)
 
@@ -132,7 +133,8 @@ class PLIF(AbstractMonotone):
         slope = table.tabulate(evaluate, self.knots, bound, self.v.device).diff() * (
             self.knots / (2.0 * bound)
         )
-        # A mean is not below the least slope, but a difference of values may be, and 0: then v = -inf.
+        # No mean of slopes is below the least of them. A difference of rounded values may be, even 0, and
+        # then v would be -inf.
         least = max(softplus(self.v.double()).amin().item(), FLOAT32.tiny)
         slope = slope.clamp(min=least)
         self.v.copy_(slope + torch.log(-torch.expm1(-slope)))

@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.types import Device
 
 from uncork.functions._check import positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
@@ -16,7 +17,7 @@ class Scale(AbstractMonotone):
         init: the value a starts from, above 0.
     """
 
-    def __init__(self, init: float = 1.0, *, device=None, dtype=None) -> None:
+    def __init__(self, init: float = 1.0, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         start = inverse_softplus(positive("init", init))
         self.v = nn.Parameter(torch.tensor(start, device=device, dtype=dtype or torch.get_default_dtype()))
@@ -36,7 +37,7 @@ class Scale(AbstractMonotone):
         return Pointwise("scale", tensors=(self._factor(dtype),))
 
     def _factor(self, dtype: torch.dtype) -> Tensor:
-        # A factor of 16 bits is rounded to them, as PLIF's slopes are: 1 stays 1.
+        # In 16 bits the factor is rounded, as PLIF's slopes are, so that a start at 1 is exactly 1.
         factor = self.a if self.v.dtype.itemsize < 4 else softplus(self.v.double())
         return factor.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from uncork.functions._check import knot_count, positive
-from uncork.functions.base import AbstractMonotone
+from uncork.functions.base import AbstractMonotone, at_least_float32
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
 
@@ -33,11 +33,11 @@ class Tabulated(AbstractMonotone):
         self.bound = positive("bound", bound)
 
     def forward(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         return table.piecewise_linear(z, self._knot_values(z.device), self.bound)
 
     def derivative(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        z = at_least_float32(z)
         index, _ = table.locate(z.detach(), self.knots, self.bound)
         _, slope = table.values_and_slopes(self._knot_values(z.device), self.bound, z.dtype)
         return table.look_up(slope, index)

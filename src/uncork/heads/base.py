@@ -33,7 +33,7 @@ class AbstractHead(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def ranking(self, hidden: Tensor) -> Tensor:
-        """Anything (..., V) in the order of the probabilities."""
+        """Numbers (..., V) in the order of the probabilities: what `predict` takes the largest of."""
 
     def forward(
         self,
@@ -86,7 +86,7 @@ class AbstractHead(nn.Module, abc.ABC):
         # Scores and what they are made of: about four numbers for each logit.
         per_token = 16 * self.num_classes * self._rows_per_token()
         parts = (flat_ND,)
-        if not torch.compiler.is_compiling():  # a graph would hold each chunk
+        if not torch.compiler.is_compiling():  # which would unroll the loop over chunks
             parts = flat_ND.split(max(1, in_bytes(budget(), hidden.device.type) // per_token))
         words = [self.ranking(part_ND).argmax(-1) for part_ND in parts]
         flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
@@ -112,7 +112,7 @@ class AbstractHead(nn.Module, abc.ABC):
         """
         _check_sampling(temperature, top_k, top_p)
         log_p_NV = self.log_prob(hidden).reshape(-1, self.num_classes)
-        # From the highest on: a low temperature must not make all of them infinite.
+        # Relative to the highest, or a low temperature would make all of them -inf.
         log_p_NV = (log_p_NV - log_p_NV.amax(-1, keepdim=True)) / temperature
         if top_k is not None and top_k < self.num_classes:
             kept = log_p_NV.topk(int(top_k), dim=-1)  # k words even where some are equal
@@ -128,7 +128,7 @@ class AbstractHead(nn.Module, abc.ABC):
         return 1
 
     def _width(self) -> int:
-        """Of a row of `weight`."""
+        """The length of a row of `weight`."""
         return self.in_features
 
     def _check(self, hidden: Any) -> None:

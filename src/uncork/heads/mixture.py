@@ -2,9 +2,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from uncork import ops
 from uncork.functions._check import at_least, finite
+from uncork.functions.base import at_least_float32
 from uncork.heads._parameters import sizes, weight_and_bias
 from uncork.heads.base import AbstractHead
 
@@ -35,8 +37,8 @@ class MixtureHead(AbstractHead):
         dropout: float = 0.0,
         bias: bool = True,
         *,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if function is not None and not isinstance(function, nn.Module):
@@ -60,9 +62,7 @@ class MixtureHead(AbstractHead):
         """g (..., K, embedding_features) and log pi (..., K)."""
         shape = (*hidden.shape[:-1], self.components, self.embedding_features)
         latent = self.dropout(torch.tanh(self.latent(hidden)).view(shape))
-        prior = self.prior(hidden)
-        prior = prior.to(torch.promote_types(prior.dtype, torch.float32))
-        return latent, prior.log_softmax(-1)
+        return latent, at_least_float32(self.prior(hidden)).log_softmax(-1)
 
     def scores(self, hidden: Tensor) -> Tensor:
         latent, log_prior = self.latents(hidden)

@@ -1,6 +1,8 @@
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from uncork import ops
 from uncork.heads._parameters import sizes, weight_and_bias
@@ -24,8 +26,8 @@ class MonotonicHead(AbstractHead):
         function: nn.Module,
         bias: bool = True,
         *,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(function, nn.Module):

@@ -1,6 +1,8 @@
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.types import Device
 
 from uncork import ops
 from uncork.heads._parameters import sizes, weight_and_bias
@@ -19,7 +21,13 @@ class SoftmaxHead(AbstractHead):
     """
 
     def __init__(
-        self, in_features: int, num_classes: int, bias: bool = True, *, device=None, dtype=None
+        self,
+        in_features: int,
+        num_classes: int,
+        bias: bool = True,
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.num_classes = sizes(in_features, num_classes)

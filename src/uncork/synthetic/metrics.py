@@ -53,9 +53,7 @@ def _rows(task: Task, components: int) -> int:
 
 @torch.no_grad()
 def certify(fit: Fit, task: Task, contexts: int) -> dict[str, float]:
-    """The best KL over h for the learned words, on the first `contexts` contexts, beside the KL reached
-    there.
-    """
+    """The best KL over h for the learned words, beside the KL reached, on the first `contexts` contexts."""
     contexts = min(contexts, task.contexts)
     weight = fit.head.weight.detach().double()
     hidden = fit.hidden()[:contexts]

@@ -1,6 +1,4 @@
-"""Sections 3 and 4 of Ganea et al. (2019): each theorem as a function with its statement and its
-check.
-"""
+"""Sections 3 and 4 of Ganea et al. (2019): each theorem as a function with its statement and its check."""
 
 from uncork.theory.approximation import interpolate, measure, raw_slopes
 from uncork.theory.bounds import (

@@ -39,9 +39,9 @@ class ApproximationError:
 def knot_positions(knots: int, bound: float) -> Tensor:
     """l_i = -T + 2 T i / K for i = 0..K, in float64."""
     if knots < 2:
-        raise ValueError(f"`knots` must be at least 2; got {knots}.")
+        raise ValueError(f"`knots` must be at least 2; got {knots}. Pass a number such as 100.")
     if not bound > 0:
-        raise ValueError(f"`bound` must be positive; got {bound}.")
+        raise ValueError(f"`bound` must be positive; got {bound}. Pass a number such as 20.")
     return torch.linspace(-bound, bound, knots + 1, dtype=torch.float64)
 
 
@@ -56,13 +56,14 @@ def interpolate(function: Function, points: Tensor, knots: int, bound: float) ->
 
 
 def raw_slopes(function: Function, knots: int, bound: float) -> Tensor:
-    """The parameters v with softplus(v) = the interpolant's slopes: `function` as a PLIF starts
-    here.
-    """
+    """The parameters v with softplus(v) = the interpolant's slopes: `function` as a PLIF starts here."""
     values = function(knot_positions(knots, bound))
     slopes = values.diff() / (2 * bound / knots)
     if (slopes <= 0).any():
-        raise ValueError("`function` must increase strictly between knots: softplus never reaches slope 0.")
+        raise ValueError(
+            "`function` must increase strictly between knots, since softplus never reaches slope 0; got a "
+            f"least slope of {slopes.min():.3g}. Add a small multiple of x to it."
+        )
     return slopes + torch.log(-torch.expm1(-slopes))  # the inverse of softplus, stable for small slopes
 
 

@@ -34,7 +34,7 @@ def _check(log_prob: Tensor, width: int) -> None:
             "infinitely wrong in squared log-probability. Clamp probabilities at a stated floor."
         )
     if width < 0:
-        raise ValueError(f"`width` must be at least 0; got {width}.")
+        raise ValueError(f"`width` must be at least 0; got {width}. Pass the width of the embeddings.")
 
 
 def _tail(matrix: Tensor, keep: int) -> float:
@@ -54,9 +54,7 @@ def centred_error_bound(log_prob: Tensor, width: int) -> float:
 
 
 def printed_bound(log_prob: Tensor, width: int) -> float:
-    """The right side as printed, a root against a squared norm: NOT a bound when the sum is below
-    1.
-    """
+    """The right side as printed, a root against a squared norm: NOT a bound when the sum is below 1."""
     return squared_error_bound(log_prob, width) ** 0.5
 
 

@@ -92,7 +92,11 @@ def _check(target: Tensor, weight: Tensor) -> None:
             f"{tuple(target.shape)} and {tuple(weight.shape)}."
         )
     if bool((target < 0).any()) or not bool(((target.sum(-1) - 1).abs() < 1e-3).all()):
-        raise ValueError("`target` rows must be distributions: nonnegative and summing to 1.")
+        raise ValueError(
+            "`target` must have rows that are distributions, nonnegative and summing to 1; got an entry of "
+            f"{target.min():.3g} or sums from {target.sum(-1).min():.4g} to {target.sum(-1).max():.4g}. "
+            "Divide each row by its sum."
+        )
 
 
 def _newton_step(probability: Tensor, weight: Tensor, moment: Tensor) -> Tensor:
@@ -116,9 +120,7 @@ def _newton_step(probability: Tensor, weight: Tensor, moment: Tensor) -> Tensor:
 def _lower_bound(
     target: Tensor, weight: Tensor, moment: Tensor, probability: Tensor, step: Tensor
 ) -> tuple[Tensor, float]:
-    """H(R) of a feasible R near Q, never below H(P); words that push R below zero are left out of
-    it.
-    """
+    """H(R) of a feasible R near Q, never below H(P); words that push R below zero are left out of it."""
     base = probability
     best = entropy(target)
     residual = 0.0

@@ -234,7 +234,7 @@ DEMONSTRATIONS: tuple[Callable[[int], Iterator[Demonstration]], ...] = (
 def demonstrations(seed: int = 0) -> Iterator[Demonstration]:
     """Every demonstration, one at a time."""
     if not 0 <= seed < 2**63:
-        raise ValueError(f"`seed` must be from 0 to 2^63 - 1; got {seed}. Choose one of these.")
+        raise ValueError(f"`seed` must be from 0 to 2^63 - 1; got {seed}. Pass a number such as 0.")
     for group in DEMONSTRATIONS:
         yield from group(seed)
 

@@ -22,9 +22,7 @@ from uncork.theory.exact import as_fractions
 
 @dataclass(frozen=True)
 class DistinctEntries:
-    """One column per row whose entry occurs nowhere else, and the 0/1 function that picks these
-    entries.
-    """
+    """One column per row whose entry occurs nowhere else, and the 0/1 function that picks these entries."""
 
     columns: tuple[int, ...]
     values: frozenset[Fraction]
@@ -35,9 +33,7 @@ class DistinctEntries:
 
 
 def distinct_entries(matrix: Any) -> DistinctEntries | None:
-    """A choice that satisfies Lemma 4's hypothesis, or None when no choice of unique entries
-    exists.
-    """
+    """A choice that satisfies Lemma 4's hypothesis, or None when no choice of unique entries exists."""
     entries = as_fractions(matrix)
     if entries and len(entries) > len(entries[0]):
         raise ValueError(

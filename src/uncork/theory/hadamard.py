@@ -33,9 +33,11 @@ DRAWS = 20
 def hadamard_rank_bound(rows: int, columns: int, rank: int, power: int) -> int:
     """Theorem 5: min(rows, columns, binom(rank + power - 1, power))."""
     if power < 1:
-        raise ValueError(f"`power` must be a positive integer; got {power}.")
+        raise ValueError(f"`power` must be a positive integer; got {power}. Pass 1 or more.")
     if not 0 <= rank <= min(rows, columns):
-        raise ValueError(f"`rank` must be in [0, {min(rows, columns)}]; got {rank}.")
+        raise ValueError(
+            f"`rank` must be in [0, {min(rows, columns)}] for this shape; got {rank}. Pass another rank."
+        )
     return min(rows, columns, comb(rank + power - 1, power))
 
 
@@ -51,9 +53,7 @@ def _product(generator: np.random.Generator, rows: int, columns: int, rank: int,
 
 
 def modular_power(matrix: np.ndarray, power: int, prime: int = PRIME) -> np.ndarray:
-    """The entries to `power`, reduced modulo `prime` after each factor so that int64 never
-    overflows.
-    """
+    """The entries to `power`, reduced modulo `prime` after each factor so that int64 never overflows."""
     base = matrix.astype(np.int64) % prime
     result = np.ones_like(base)
     for _ in range(power):
@@ -62,9 +62,7 @@ def modular_power(matrix: np.ndarray, power: int, prime: int = PRIME) -> np.ndar
 
 
 def power_rank(matrix: np.ndarray, power: int) -> int:
-    """A proven lower bound on rank(A^{o power}): the rank modulo a prime (equal to it, up to bad
-    luck).
-    """
+    """A proven lower bound on rank(A^{o power}): the rank modulo a prime (equal to it, up to bad luck)."""
     return modular_rank(modular_power(matrix, power))
 
 
@@ -84,11 +82,12 @@ class SquareCertificate:
 
 
 def square_certificate(size: int, seed: int = 0) -> SquareCertificate:
-    """Draw integer matrices of rank N - 1 until exact arithmetic certifies that one's square is full
-    rank; after `DRAWS` of them, as at N = 2 always, the last, which does not prove it.
+    """Draw integer matrices of rank N - 1 until exact arithmetic shows that the square of one has full rank.
+
+    After `DRAWS` failures, as always at N = 2, the last one is returned; its `proves` is False.
     """
     if size < 2:
-        raise ValueError(f"`size` must be at least 2; got {size}.")
+        raise ValueError(f"`size` must be at least 2; got {size}. Pass 3 or more for a proof.")
     generator = np.random.default_rng(seed)
     for _ in range(DRAWS):
         matrix = _product(generator, size, size, size - 1)
@@ -105,8 +104,6 @@ def universal_witness(size: int) -> SquareCertificate:
 
 
 def counterexample() -> tuple[list[list[int]], int]:
-    """N = 2: a rank-1 matrix and the exact rank of its square, which is 1 as for every rank-1
-    matrix.
-    """
+    """N = 2: a rank-1 matrix and the exact rank of its square, which is 1 as for every rank-1 matrix."""
     matrix = [[1, 2], [3, 6]]
     return matrix, exact_rank([[entry**2 for entry in row] for row in matrix])

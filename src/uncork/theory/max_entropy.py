@@ -27,9 +27,7 @@ class MaximumEntropy:
 
 
 def maximum_entropy(target: np.ndarray, weight: np.ndarray) -> MaximumEntropy:
-    """Solve the constrained problem for one context: `target` (V,), `weight` (V, D). For V up to
-    ~100.
-    """
+    """Solve the constrained problem for one context: `target` (V,), `weight` (V, D). For V up to ~100."""
     target, weight = np.asarray(target, np.float64), np.asarray(weight, np.float64)
     if target.ndim != 1 or weight.ndim != 2 or len(target) != len(weight):
         raise ValueError(

@@ -23,9 +23,7 @@ EPSILONS = (1e-3, 1e-4, 1e-5)
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """All singular values, largest first, computed in the precision of `matrix`, no lower than
-    float32.
-    """
+    """All singular values, largest first, computed in the precision of `matrix`, no lower than float32."""
     if matrix.ndim != 2:
         raise ValueError(
             f"`matrix` must have 2 dimensions; got shape {tuple(matrix.shape)}. Flatten it first."
@@ -59,7 +57,7 @@ def effective_rank(matrix: Tensor, epsilon: float) -> int:
 
 def _effective(sigma: Tensor, epsilon: float) -> int:
     if not 0 <= epsilon < 1:
-        raise ValueError(f"`epsilon` must be in [0, 1); got {epsilon}.")
+        raise ValueError(f"`epsilon` must be in [0, 1); got {epsilon}. Pass a small share such as 1e-4.")
     energy = sigma.double().square().cumsum(0)
     if energy.numel() == 0 or energy[-1] == 0:
         return 0
