@@ -60,7 +60,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def _remedy(path: Path) -> str:
-    # Without its configuration a run could be continued as another one.
+    # Not to be deleted: the folder could then be continued under another configuration.
     if path.name == "config.json":
         return "Put it back from a copy, or choose a new folder (--out)."
     return "Delete it and run again, or restore it from a copy."

@@ -72,7 +72,7 @@ class AWDLSTM(nn.Module):
         return Features(x_TBD, self.output_dropout(x_TBD), new_states)
 
     def _masks(self, layers: list[WeightDropLSTM], x_TBD: Tensor) -> list[Tensor | None]:
-        """On what each layer reads."""
+        """The dropout mask of what each layer reads."""
         masks = [self.input_dropout.mask(x_TBD[:1])]
         for below in layers[:-1]:
             masks.append(self.hidden_dropout.mask(x_TBD.new_empty(1, x_TBD.shape[1], below.hidden_size)))
@@ -137,7 +137,7 @@ class LanguageModel(nn.Module):
     def _products(self, device_type: str) -> AbstractContextManager:
         if not (self.narrow_products and self.training):
             return nullcontext()
-        # Not with autocast's cache: its copies of weights would be those of the CUDA graph that made them.
+        # Without the cache: its copies of weights would lie in the memory of the CUDA graph that made them.
         return torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
 
     def _penalties(self, features: Features) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files a run can be killed over: one safetensors file per state, its facts and hash inside.
+"""Saved states that survive a kill: one safetensors file per state, with its facts and a hash inside.
 
 A state is written beside the last one and renamed into place, and the one before is kept, so at
 any moment some complete state exists. Facts (numbers, lists) travel as JSON in the file's header.
@@ -28,7 +28,7 @@ class DamagedCheckpoint(ValueError):
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and JSON facts to one file, atomically, with a hash over both."""
-    # Clones: safetensors refuses tensors that share memory, as states of zeros may.
+    # Clones, since safetensors refuses tensors that share memory, as two states of zeros may.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts, sort_keys=True)
     # One entry, because the order of several in the header is not fixed and equal states should
@@ -89,7 +89,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 class BestModel:
-    """The best model so far, a tied weight once: a copy in memory until it is written, which may be later."""
+    """The best model so far: a copy in memory until it is written, which may be some epochs later."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path

@@ -16,9 +16,9 @@ from uncork.lm.slope_unit import interval_ratio
 def gradient_norm(model: LanguageModel) -> Tensor:
     """The norm of all gradients together. Nothing waits for the device.
 
-    Slopes count as a function does, by the integral of their gradient's density squared (`slope_unit`):
-    else a coarse table would shrink everybody's step. At 100,000 knots on [-20, 20] the norm is the plain
-    one.
+    The slopes of a PLIF count by the function they make, not by their number (`slope_unit`): otherwise a
+    coarse table, whose few slopes have large gradients, would shrink the step of all parameters. At 100,000
+    knots on [-20, 20] this is the plain norm.
     """
     parameters = [p for p in model.parameters() if p.grad is not None]
     norms = list(_foreach_norm([p.grad for p in parameters if p.grad is not None]))

@@ -46,7 +46,7 @@ def embedding_dropout(weight_VD: Tensor, tokens_TB: Tensor, p: float, training: 
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """x times a `keep_mask` of its own; on a GPU one kernel draws and multiplies."""
+    """`x` times a new `keep_mask`; on a GPU one kernel draws the mask and multiplies."""
     return F.dropout(x, p)
 
 
@@ -57,5 +57,7 @@ def keep_mask(like: Tensor, p: float) -> Tensor:
 
 def check_probability(name: str, p: float) -> float:
     if not 0.0 <= p < 1.0:
-        raise ValueError(f"`{name}` must be a dropout probability in [0, 1); got {p}.")
+        raise ValueError(
+            f"`{name}` must be a dropout probability in [0, 1); got {p}. Give a share such as 0.4."
+        )
     return p

@@ -26,7 +26,7 @@ def generate(
     Words are drawn by the head itself, so a mixture samples from its mixture, not from a softmax.
     """
     if length < 0:
-        raise ValueError(f"`length` must be zero or more; got {length}.")
+        raise ValueError(f"`length` must be zero or more; got {length}. Give a number of words such as 100.")
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     # Text starts after an end of line, as every line of the training text does.

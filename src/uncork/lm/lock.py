@@ -1,4 +1,4 @@
-"""One process at a time works in a run folder; the kernel gives the place free when it dies."""
+"""One process at a time works in a run folder; the kernel releases the lock when that process dies."""
 
 import time
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
                     "Stop that one or wait until it ends, or give another folder."
                 )
             time.sleep(0.1)
-        yield  # closing the file gives the lock free
+        yield  # closing the file releases the lock
 
 
 def _take(file: IO[str]) -> bool:

@@ -89,9 +89,9 @@ class AveragedSGD(Optimizer):
         trigger: Trigger = NEVER,
     ) -> None:
         if not lr > 0.0:
-            raise ValueError(f"`lr` must be positive; got {lr}.")
+            raise ValueError(f"`lr` must be positive; got {lr}. Pass a rate such as 30.")
         if weight_decay < 0.0:
-            raise ValueError(f"`weight_decay` must be zero or more; got {weight_decay}.")
+            raise ValueError(f"`weight_decay` must be zero or more; got {weight_decay}. Pass 0 for none.")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self.trigger = trigger
         self.history: list[float] = []

@@ -29,7 +29,9 @@ class Quantised:
 def quantise(values: Tensor, bits: int, generator: torch.Generator | None) -> Quantised:
     """`values` in `bits` bits each; all must be finite. Without a generator, rounded to the nearest."""
     if not SMALLEST_BITS <= bits <= LARGEST_BITS:
-        raise ValueError(f"`bits` must be from {SMALLEST_BITS} to {LARGEST_BITS}; got {bits}.")
+        raise ValueError(
+            f"`bits` must be from {SMALLEST_BITS} to {LARGEST_BITS}; got {bits}. Pass a number such as 8."
+        )
     if not torch.isfinite(values).all():
         raise ValueError("`values` must be finite, but some are NaN or infinite: has the run diverged?")
     levels = _levels(bits)

@@ -23,7 +23,7 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
     """Refuse to overwrite a run, or to resume one under another configuration or without a state."""
     traces = _traces(folder)
     if not (folder / "config.json").exists():
-        if traces:  # whose they are nobody can tell
+        if traces:  # nobody can tell which run they are of
             raise ValueError(
                 f"`{folder}` must have the config.json of its run, but it has {traces[0]} without it. "
                 "Put config.json back, or choose a new folder (--out)."

@@ -14,14 +14,14 @@ from uncork.ops.dispatch import resolve
 
 
 class Way(NamedTuple):
-    """What the configuration leaves open, decided; "mixed" where persistent layers suit some widths only."""
+    """What "auto" came to; a recurrence is "mixed" where only some of its layers can be persistent."""
 
     graphs: bool
     recurrence: Literal["library", "persistent", "mixed"]
 
     @classmethod
     def of(cls, config: Config, device: torch.device, processes: int = 1) -> "Way":
-        """Decide for one of `processes` on `device`; what is asked for and cannot be had raises."""
+        """Decide for one of `processes` on `device`; raises where what is asked for is impossible."""
         return cls(_graphs(config, device, processes), _recurrence(config, device, processes))
 
 
@@ -32,7 +32,9 @@ def _graphs(config: Config, device: torch.device, processes: int) -> bool:
         return possible and resolve(config.model.head.backend, device) == "triton"
     if config.graphs and not possible:
         where = f"{processes} processes" if processes > 1 else device.type
-        raise ValueError(f"`graphs` must be false but for one process on a CUDA device; got {where}.")
+        raise ValueError(
+            f"`graphs` must be false unless one process runs on a CUDA device; got {where}. Set graphs=auto."
+        )
     return config.graphs
 
 

@@ -33,7 +33,7 @@ def bundle(runs: Iterable[str | Path], file: str | Path) -> tuple[int, int]:
         )
     records = each_once(record for run in runs for record in _records(Path(run)))
     if not records:
-        raise ValueError("`runs` must hold run folders of `uncork train`; found none.")
+        raise ValueError("`runs` must hold run folders of `uncork train`; found none. Name other folders.")
     # By what the run is, not by folder: the same runs give the same file wherever they lay.
     records.sort(key=lambda each: (each["config"]["name"], each["config"]["seed"], json.dumps(each)))
     write_atomic(file, "".join(json.dumps(each, sort_keys=True) + "\n" for each in records).encode())

@@ -17,7 +17,9 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w*)", text.strip())
     if not found or found[2] not in UNITS or float(found[1]) <= 0:
         units = ", ".join(unit for unit in UNITS if unit)
-        raise ValueError(f"`bytes` must be a positive number, alone or with one of {units}; got {text!r}.")
+        raise ValueError(
+            f"`bytes` must be a positive number, alone or with one of {units}; got {text!r}. Try 60MiB."
+        )
     return int(float(found[1]) * UNITS[found[2]])
 
 

@@ -66,8 +66,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def plan(variants: Sequence[str], seeds: Sequence[int], changes: Sequence[str], out: Path) -> list[Run]:
-    """All runs, checked as far as that goes without data; every variant of the first seed comes before any
-    of the second.
+    """All runs, seed by seed, checked as far as that is possible without data.
 
     Without seeds each recipe keeps its own.
     """
@@ -91,7 +90,8 @@ def _run(variant: Variant, seed: int | None, changes: tuple[str, ...], out: Path
         given = [change for change in overrides if change.startswith("seed=")]
         if given:
             raise ValueError(
-                f"`seeds` must not be given together with an override of the seed; got {given[0]!r}."
+                f"`seeds` must not be given together with an override of the seed; got {given[0]!r}. "
+                "Leave one of them out."
             )
         overrides = (*overrides, f"seed={seed}")
     config = build(variant.recipe, overrides)

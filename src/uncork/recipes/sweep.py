@@ -50,7 +50,7 @@ def sweep(
     """
     for name, value in (("parallel", parallel), ("minutes", minutes)):
         if value is not None and not value > 0:
-            raise ValueError(f"`{name}` must be positive; got {value}.")
+            raise ValueError(f"`{name}` must be positive; got {value}. Give a number above 0.")
     out = Path(out)
     runs = [Watched(run) for run in plan(recipes, seeds, changes, out)]
     for watched in runs:  # before any is started

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 HEADS = ("softmax", "temperature", "sigsoftmax", "mos", "monotone", "plif")
 
-# Seeds of blocks lie 2^20 apart and must fit in 64 bits.
+# A seed is multiplied by 2^20 for the seeds of its blocks (`tasks`), which must fit in 64 bits.
 SEEDS = 2**43
 
 
@@ -35,7 +35,9 @@ class Cell:
         if self.seed >= SEEDS:
             raise ValueError(f"`seed` must be below 2^43 = {SEEDS}; got {self.seed}. Choose a smaller one.")
         if not (self.concentration > 0 and math.isfinite(self.concentration)):
-            raise ValueError(f"`concentration` must be positive and finite; got {self.concentration}.")
+            raise ValueError(
+                f"`concentration` must be positive and finite; got {self.concentration}. Choose e.g. 0.1."
+            )
         if self.head not in HEADS:
             raise ValueError(f"`head` must be one of {', '.join(HEADS)}; got {self.head!r}.")
 
@@ -86,7 +88,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.rates or not all(rate > 0 for rate in self.rates):
-            raise ValueError(f"`rates` must hold positive numbers; got {self.rates}.")
+            raise ValueError(f"`rates` must hold positive numbers; got {self.rates}. Choose e.g. 0.1.")
         for name in ("trial_passes", "trial_contexts", "batches", "max_passes", "patience"):
             at_least(name, getattr(self, name), 1)
         for name in ("components", "units"):
@@ -95,16 +97,18 @@ class Settings:
         at_least("decays", self.decays, 0)
         at_least("certified_contexts", self.certified_contexts, 0)
         if not self.tolerance > 0:
-            raise ValueError(f"`tolerance` must be positive; got {self.tolerance}.")
+            raise ValueError(f"`tolerance` must be positive; got {self.tolerance}. Choose e.g. 1e-3.")
         if not self.decay > 1:
-            raise ValueError(f"`decay` must be above 1; got {self.decay}.")
+            raise ValueError(f"`decay` must be above 1; got {self.decay}. Choose e.g. 3.")
         if self.table % self.knots:
             raise ValueError(
                 f"`table` must be a multiple of `knots`, or the table would round the PLIF's corners; "
-                f"got {self.table} and {self.knots}."
+                f"got {self.table} and {self.knots}. Choose e.g. {40 * self.knots}."
             )
 
 
 def at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}; got {value!r}.")
+        raise ValueError(
+            f"`{name}` must be an integer of at least {least}; got {value!r}. Choose {least} or more."
+        )
