@@ -58,7 +58,7 @@ def by_columns(x_ND: Tensor) -> Tensor:
         return x_ND
     rows, width = x_ND.shape
     multiple = ALIGNED // x_ND.dtype.itemsize
-    return x_ND.new_empty(width, -(-rows // multiple) * multiple)[:, :rows].copy_(x_ND.T).T
+    return x_ND.new_empty_strided((rows, width), (1, -(-rows // multiple) * multiple)).copy_(x_ND)
 
 
 def logits(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> Tensor:
