@@ -98,4 +98,5 @@ def where_averages_begin(run: dict, softmax: dict) -> str:
 
 
 def assert_told(phrases: Iterable[str], text: str) -> None:
-    assert [phrase for phrase in phrases if phrase not in text] == []
+    missing = [phrase for phrase in phrases if phrase not in text]
+    assert not missing, missing
