@@ -3,10 +3,9 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
-from tests.test_measured_numbers import ROOT
+from tests.documented import ROOT
 from uncork.recipes.published import NUMBERS, Published
 
 
@@ -79,10 +78,6 @@ def slope_at(run: dict) -> dict[float, float]:
     return dict(zip(learned["x"], learned["slope"], strict=True))
 
 
-def page(name: str = "lm-results.md") -> str:
-    return " ".join((ROOT / "docs" / name).read_text().split())
-
-
 def published(recipe: str, source: str) -> Published:
     (found,) = [numbers for numbers in NUMBERS[recipe] if numbers.source == source]
     return found
@@ -95,8 +90,3 @@ def number(printed: str) -> float:
 def where_averages_begin(run: dict, softmax: dict) -> str:
     own, other = ("from {:.2f} to {:.2f}".format(*map(valid_of(r).get, (30, 31))) for r in (run, softmax))
     return f"its valid perplexity falls {own}, and that of softmax {other}"
-
-
-def assert_told(phrases: Iterable[str], text: str) -> None:
-    missing = [phrase for phrase in phrases if phrase not in text]
-    assert not missing, missing

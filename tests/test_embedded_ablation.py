@@ -3,9 +3,7 @@
 import json
 from statistics import mean, stdev
 
-from tests.head_runs import assert_told, page
-from tests.test_measured_numbers import ROOT, welch
-from tests.test_penn_first import table
+from tests.documented import ROOT, assert_told, page, table, welch
 from uncork.lm.config_io import flat
 
 

@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 
+from tests.documented import ROOT, assert_told, page, table
 from tests.head_runs import (
     AUTHORS,
     FROZEN,
@@ -20,11 +21,9 @@ from tests.head_runs import (
     TEMPERATURE,
     TEXTS,
     Setting,
-    assert_told,
     first_seed,
     longer,
     number,
-    page,
     penn,
     published,
     records,
@@ -37,8 +36,7 @@ from tests.head_runs import (
     where_averages_begin,
     wikitext,
 )
-from tests.test_measured_numbers import ROOT
-from tests.test_penn_first import heads, table
+from tests.test_penn_first import heads
 
 
 def products_rows() -> list[str]:

@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 
+from tests.documented import ROOT, assert_told, page
 from tests.head_runs import (
     AUTHORS,
     FROZEN,
@@ -19,11 +20,9 @@ from tests.head_runs import (
     SOFTMAX,
     TEMPERATURE,
     TEXTS,
-    assert_told,
     first_seed,
     longer,
     number,
-    page,
     penn,
     published,
     score,
@@ -34,7 +33,6 @@ from tests.head_runs import (
     where_averages_begin,
     wikitext,
 )
-from tests.test_measured_numbers import ROOT
 
 
 def test_what_is_said_of_320_epochs():

@@ -6,7 +6,8 @@ import math
 import statistics
 
 from benchmarks import penn_heads
-from tests.test_measured_numbers import ROOT, Perplexities, after, penn_runs, welch
+from tests.documented import ROOT, table, welch
+from tests.test_measured_numbers import Perplexities, after, penn_runs
 
 
 FIRST = ROOT / "results" / "penn-first"
@@ -17,13 +18,6 @@ def epochs(file: str) -> list[tuple[dict, dict[int, float]]]:
     """The configuration of each run, and its valid perplexity by epoch."""
     runs = [json.loads(line) for line in (FIRST / file).read_text().splitlines()]
     return [(run["config"], {m["epoch"]: m["valid_perplexity"] for m in run["metrics"]}) for run in runs]
-
-
-def table(page: str, name: str) -> list[str]:
-    """The rows between two comments, without their heading."""
-    text = (ROOT / "docs" / page).read_text()
-    part = text.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
-    return [line for line in part.splitlines() if line.startswith("|")][2:]
 
 
 def precision_rows() -> list[str]:
