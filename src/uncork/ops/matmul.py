@@ -51,8 +51,8 @@ def in_tf32(dtype: torch.dtype) -> bool:
 def by_columns(x_ND: Tensor) -> Tensor:
     """x as products that sum over its rows are fast with: in TF32 a copy stored column by column.
 
-    Hopper multiplies TF32 numbers only along what it sums over, and turns other operands round on the way:
-    at the sizes of Penn Treebank that costs a third of a product's time.
+    Hopper multiplies TF32 numbers only along what it sums over, and turns other operands round on the way,
+    which takes longer than to copy them once.
     """
     if x_ND.device.type not in TF32_ON or not in_tf32(x_ND.dtype):
         return x_ND
