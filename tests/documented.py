@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def page(name: str = "lm-results.md") -> str:
-    return " ".join((ROOT / "docs" / name).read_text().split())
+    """A page of the documentation, its lines joined."""
+    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
 
 
 def assert_told(phrases: Iterable[str], text: str) -> None:
@@ -21,7 +22,7 @@ def assert_told(phrases: Iterable[str], text: str) -> None:
 
 def table(page: str, name: str) -> list[str]:
     """The rows between two comments, without their heading."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     part = text.split(f"<!-- {name} -->")[1].split(f"<!-- end of {name} -->")[0]
     return [line for line in part.splitlines() if line.startswith("|")][2:]
 

@@ -14,26 +14,26 @@ from benchmarks.page import floor_ms, tally
 from benchmarks.roofline import fixed_order, roofline
 from benchmarks.rows import by_block, read
 from benchmarks.targets import verdicts
-from tests.documented import ROOT
+from tests.documented import ROOT, assert_told, page
 
 
 def test_the_kernels_page_states_the_newest_gpu_benchmark():
     newest = docs.newest(ROOT / "benchmarks" / "results")
     if newest is None:
         pytest.skip("no GPU benchmark in benchmarks/results")
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert docs.stated(page) == docs.section(newest), "run `python -m benchmarks docs`"
+    written = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    assert docs.stated(written) == docs.section(newest), "run `python -m benchmarks docs`"
 
 
 def test_the_readme_states_the_newest_gpu_benchmark():
     newest = docs.newest(ROOT / "benchmarks" / "results")
     if newest is None:
         pytest.skip("no GPU benchmark in benchmarks/results")
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert docs.stated(page, docs.HEADLINE) == docs.headline(newest), "run `python -m benchmarks docs`"
+    written = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert docs.stated(written, docs.HEADLINE) == docs.headline(newest), "run `python -m benchmarks docs`"
     with newest.open(newline="") as file:
         facts = next(csv.DictReader(file))
-    assert f"Liger {facts['liger-kernel']} and CCE {facts['cut-cross-entropy']}" in page
+    assert f"Liger {facts['liger-kernel']} and CCE {facts['cut-cross-entropy']}" in written
 
 
 def test_what_the_kernels_page_says_of_misses():
@@ -95,17 +95,16 @@ def test_what_the_kernels_page_says_of_misses():
         f"a factor of {fixed[1] / fixed[0]:.1f} at the largest shape",
         f"{small[0]:.1f} ms a call for softmax and {small[1]:.1f} ms for PLIF at 512 tokens",
     ]
-    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
-    assert [sentence for sentence in said if sentence not in page] == []
+    assert_told(said, page("kernels.md"))
 
 
 def test_the_kernels_page_states_floor_and_fixed_order():
     newest = docs.newest(ROOT / "benchmarks" / "results")
     if newest is None:
         pytest.skip("no GPU benchmark in benchmarks/results")
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     for kind, table in ((docs.ROOFLINE, roofline), (docs.FIXED, fixed_order)):
-        assert docs.stated(page, kind) == table(read(newest)), "run `python -m benchmarks docs`"
+        assert docs.stated(written, kind) == table(read(newest)), "run `python -m benchmarks docs`"
 
 
 def test_what_the_kernels_page_says_in_short():
@@ -154,8 +153,7 @@ def test_what_the_kernels_page_says_in_short():
         f"{moved[softmax]:.1f} GB a call for softmax and {moved[plif]:.1f} GB for PLIF at the largest shape",
         f"where the floor counts {large[1][softmax].moved_bytes / 1e9:.1f} GB",
     ]
-    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
-    assert [sentence for sentence in said if sentence not in page] == []
+    assert_told(said, page("kernels.md"))
 
 
 def test_what_the_kernels_page_says_of_an_earlier_run():
@@ -166,8 +164,7 @@ def test_what_the_kernels_page_says_of_an_earlier_run():
     }
     peers = [found["wide", name].ms for name in ("Liger", "CCE")]
     assert dict(found["wide", "Liger"].origin)["commit"] == "e371eca"
-    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
-    assert "commit e371eca), they took {:.1f} and {:.1f} ms".format(*peers) in page
+    assert "commit e371eca), they took {:.1f} and {:.1f} ms".format(*peers) in page("kernels.md")
 
 
 def test_what_the_pages_say_of_the_cost_of_plif():
@@ -193,11 +190,10 @@ def test_what_the_pages_say_of_the_cost_of_plif():
     said = lambda key: sorted({f"{ratio:.1f}" for ratio in found[key]})
     assert {f"{ratio:.2f}" for ratio in found["large", "bf16"]} == {"1.16"}
     assert said(("penn", "tf32")) == ["1.4"] and said(("penn", "bf16")) == ["2.1", "2.2"]
-    for page in ("README.md", "docs/getting-started.md"):
-        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    readme = page("../README.md")
+    for text in (readme, page("getting-started.md")):
         assert "1.4 times in TF32 and 2.1 to 2.2 times in bfloat16" in text
         assert "1.16 times" in text
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"closed forms up to {max(closed):.2f} times and PLIF 1.16 times" in readme
     scaling = found["scaling", "bf16"]
     most = (
@@ -218,7 +214,7 @@ def test_the_kernels_page_says_of_which_commit_each_part_is():
         of["large"] == of["wide"]
         and of["wikitext2"] == of["scalingN"] == of["scalingV"] == of["deterministic"]
     )
-    page = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    text = page("kernels.md")
     for phrase in (
         f"The two shapes of 8,192 tokens are of {of['large']}",
         f"that of Penn Treebank (1,400 tokens) is of {of['penn']}",
@@ -226,15 +222,15 @@ def test_the_kernels_page_says_of_which_commit_each_part_is():
         f"the figures against N and V and the sums in fixed order are of {of['wikitext2']}",
         f"the figure against k is of {of['scalingk']}",
     ):
-        assert phrase in page, phrase
+        assert phrase in text, phrase
 
 
 def test_the_kernels_page_states_the_newest_counters():
     newest = docs.newest(ROOT / "benchmarks" / "results", docs.COUNTERS)
     if newest is None:
         pytest.skip("no counters in benchmarks/results")
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert docs.stated(page, docs.COUNTERS) == docs.counters_section(newest), (
+    written = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    assert docs.stated(written, docs.COUNTERS) == docs.counters_section(newest), (
         "run `python -m benchmarks docs`"
     )
 
@@ -255,7 +251,7 @@ def constants(path: str) -> dict[str, Any]:
 
 
 def test_the_kernels_page_states_the_limits_in_the_code():
-    text = " ".join((ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").split())
+    text = page("kernels.md")
     sums, rows = constants("triton/window_sums.py"), constants("triton/kernel_pass.py")
     chunks = constants("chunked.py")
     part, whole = sums["SUMS_SHARE"]
