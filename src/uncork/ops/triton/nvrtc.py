@@ -2,7 +2,10 @@
 
 import ctypes
 import functools
+import struct
+import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +17,84 @@ TABLE_GRADIENT = Path(__file__).with_name("table_gradient.cu")
 TABLE_COUNTS = Path(__file__).with_name("table_counts.cu")
 
 
-def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int, device: int):
-    """The kernel `name`, with its template's arguments, a callable of torch, with that much shared memory."""
+class Kernel:
+    """A compiled kernel. Torch's own launch looks for the driver and casts every argument, each time anew:
+    at small sizes that takes longer than the kernel.
+    """
+
+    def __init__(self, compiled: Any, device: int) -> None:
+        self.compiled, self.func, self.device = compiled, compiled.func, device
+
+    def __call__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[Tensor | float | None],
+        shared_mem: int,
+    ) -> None:
+        """Launch it on the current stream of its device, which is the current one."""
+        values = in_memory(arguments)
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        error = driver().cuLaunchKernel(self.func, *grid, *block, shared_mem, stream, addresses(values), None)
+        if error:
+            reason = ctypes.c_char_p()
+            driver().cuGetErrorString(error, ctypes.byref(reason))
+            raise RuntimeError(f"CUDA error: {(reason.value or b'Unknown CUDA error').decode()}")
+
+
+def compiled(source: Path, name: str, macros: dict[str, int], shared_bytes: int, device: int) -> Kernel:
+    """The kernel `name`, with its template's arguments, and with that much shared memory."""
     options = ["-std=c++17", f"-I{source.parent}", *(f"-D{macro}={value}" for macro, value in macros.items())]
     with torch.cuda.device(device):
         # A thread that has only reused memory so far, as one of autograd's, has no context to load into.
         torch.cuda.mem_get_info(device)
         kernel = torch.cuda._compile_kernel(source.read_text(), name, nvcc_options=options)
         kernel.set_shared_memory_config(shared_bytes)
-    return kernel
+    return Kernel(kernel, device)
 
 
 def launch_together(
-    kernel: Any, blocks: int, threads: int, arguments: list[Tensor | int | None], shared_bytes: int
+    kernel: Any, blocks: int, threads: int, arguments: Sequence[Tensor | int | None], shared_bytes: int
 ):
     """Start a kernel whose blocks wait for each other: all run at once, or it raises. None is a null."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    values = [
-        ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.data_ptr())
-        for a in arguments
-    ]
-    places = [ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in values]
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    values = in_memory(arguments)
+    stream = torch.cuda.current_stream().cuda_stream
     size = (blocks, 1, 1, threads, 1, 1)
-    places = (ctypes.c_void_p * len(places))(*places)
-    error = driver.cuLaunchCooperativeKernel(kernel.func, *size, shared_bytes, stream, places)
+    error = driver().cuLaunchCooperativeKernel(kernel.func, *size, shared_bytes, stream, addresses(values))
     if error:
         raise RuntimeError(
             f"{blocks} blocks of {threads} threads could not be started together: CUDA error {error}"
         )
+
+
+@functools.cache
+def driver() -> Any:
+    """The library of the driver, and the types of what is called of it."""
+    library = ctypes.CDLL("libcuda.so.1")
+    numbers = [ctypes.c_void_p, *[ctypes.c_uint] * 7]
+    library.cuLaunchKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    library.cuLaunchCooperativeKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p]
+    return library
+
+
+def in_memory(arguments: Sequence[Tensor | float | None]) -> ctypes.Array:
+    """A kernel's arguments, eight bytes for each: of a 32-bit integer the kernel reads the first four."""
+    return (ctypes.c_int64 * len(arguments))(*map(_bits, arguments))
+
+
+def addresses(values: ctypes.Array) -> ctypes.Array:
+    """Where each of the arguments is."""
+    first = ctypes.addressof(values)
+    return (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8))
+
+
+def _bits(argument: Tensor | float | None) -> int:
+    """A pointer, a whole number, or the bits of a float64, as one integer."""
+    if isinstance(argument, int):
+        return argument
+    if isinstance(argument, float):
+        return int.from_bytes(struct.pack("d", argument), sys.byteorder)
+    return 0 if argument is None else argument.data_ptr()
 
 
 @functools.cache
