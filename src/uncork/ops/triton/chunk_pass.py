@@ -41,13 +41,11 @@ class TritonPass(KernelPass):
             self.row_gradient = RowGradient(self.form.tensors[0], self.parameter, self.form.constants[0])
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
-        tokens, components, words = logits_NKV.shape
+        tokens, components, _ = logits_NKV.shape
         rows, latent_NKD = tokens * components, problem.latent_NKD
         want_gradient = row_scale_N is not None
         dlogits_NKV = narrow_view(logits_NKV, latent_NKD.dtype) if want_gradient else logits_NKV
         loss_N = torch.empty(tokens, dtype=torch.float32, device=logits_NKV.device)
-        # A kernel needs some pointer in place of what it does not touch: the losses serve.
-        unused = loss_N
         way = None if self.sums is None or not want_gradient or not tokens else self.sums.way
         # What another kernel writes dL/dz from, instead of the token kernel.
         factors_wanted = way == "after" or (way == "before" and self.row_gradient is not None)
@@ -56,8 +54,7 @@ class TritonPass(KernelPass):
         dlog_prior_NK = loss_N.new_empty(tokens, components) if want_gradient and prior is not None else None
         dscale_N = loss_N.new_empty(tokens) if self.want_dscale and want_gradient else None
         target = (problem.target.float() if problem.dense else problem.target).contiguous()
-        scaled_RD = factor_R1 = row_sums = None
-        sums = unit = row_factors = unused
+        scaled_RD = factor_R1 = row_sums = row_factors = sums = unit = None
         if fold:
             latent_NKD = latent_NKD.contiguous()
             scaled_RD = self.shared("scaled", (rows, latent_NKD.shape[2]), latent_NKD)
@@ -74,46 +71,36 @@ class TritonPass(KernelPass):
         if tokens:
             kernels.token_kernel[(tokens,)](
                 logits_NKV,
-                dlogits_NKV,
+                dlogits_NKV if want_gradient and not factors_wanted else None,
                 logits_NKV.stride(1),
                 dlogits_NKV.stride(1),
                 target,
-                unused if weight is None else weight.contiguous(),
-                unused if prior is None else prior.contiguous(),
-                unused if row_scale_N is None else row_scale_N,
+                None if weight is None else weight.contiguous(),
+                None if prior is None else prior.contiguous(),
+                row_scale_N,
                 0 if row_scale_N is None else row_scale_N.stride(0),
-                latent_NKD,
-                latent_NKD if scaled_RD is None else scaled_RD,
-                unused if factor_R1 is None else factor_R1,
+                latent_NKD if fold else None,
+                scaled_RD,
+                factor_R1,
                 loss_N,
-                unused if dlog_prior_NK is None else dlog_prior_NK,
-                unused if row_sums is None else row_sums,
+                dlog_prior_NK,
+                row_sums,
                 row_factors,
-                unused if dscale_N is None else dscale_N,
+                dscale_N,
                 sums,
                 unit,
-                unused if self.parameter is None else self.parameter,
+                self.parameter,
                 *self.form.constants,
                 self.intervals,
                 self.step,
                 rows,
                 problem.ignore_index,
                 problem.z_loss,
-                words=words,
                 width=latent_NKD.shape[2],
-                K=components,
                 K_BLOCK=power_of_two(components),
-                KIND=KINDS[self.form.kind],
                 DENSE=problem.dense,
-                HAS_WEIGHT=weight is not None,
-                HAS_PRIOR=prior is not None,
-                WANT_GRADIENT=want_gradient and not factors_wanted,
-                WANT_FACTORS=factors_wanted,
-                WANT_SUMS=way == "inside",
-                WANT_SCALE=dscale_N is not None,
-                ROWS_GIVEN=row_sums is not None,
                 FOLD=fold,
-                **self.launch(words),
+                **self.settings,
             )
         if row_scale_N is None:
             return ChunkResult(loss_N)

@@ -48,10 +48,9 @@ def distribution_kernel(
     K: tl.constexpr,
     K_BLOCK: tl.constexpr,
     KIND: tl.constexpr,
-    WANT_GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The loss of one token and, if asked, all that `row_gradient_kernel` needs."""
+    """The loss of one token and, if they are not None, all that `row_gradient_kernel` needs."""
     token = tl.program_id(0).to(tl.int64)
     components = tl.arange(0, K_BLOCK)
     m_components = components < K
@@ -77,7 +76,7 @@ def distribution_kernel(
             b_top = b_higher
         # A word of weight 0 adds 0 even where its probability is 0.
         log_p += tl.sum(tl.where(b_t != 0.0, b_t * (b_top + tl.log(b_total)), 0.0), 0)
-        if WANT_GRADIENT:
+        if pull_ptr is not None:
             b_top = tl.where(b_top == float("-inf"), 0.0, b_top)
             # For a word masked in all components none of them is responsible.
             b_pull = tl.where(b_total != 0.0, b_t / b_total, 0.0)
@@ -95,7 +94,7 @@ def distribution_kernel(
     lse_K = top_K + rest_K
     squares = tl.sum(tl.where(m_components, lse_K * lse_K, 0.0), 0) / K
     tl.store(loss_ptr + token, tl.where(z_loss == 0.0, 0.0, z_loss * squares) - log_p)
-    if WANT_GRADIENT:
+    if pull_ptr is not None:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         share_K = scale * share_K
         tl.store(dlog_prior_ptr + place, -share_K, mask=m_components)
@@ -136,11 +135,9 @@ def row_gradient_kernel(
     words: tl.constexpr,
     K: tl.constexpr,
     KIND: tl.constexpr,
-    WANT_SCALE: tl.constexpr,
-    WANT_SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """dL/dz of one row, written over it, and what it adds to the sums per knot."""
+    """dL/dz of one row, written over it, and what it adds to the gradients of the function not None."""
     row = tl.program_id(0).to(tl.int64)
     at = (row // K) * words
     top = tl.load(row_factors_ptr + row)
@@ -159,14 +156,14 @@ def row_gradient_kernel(
         b_pull = tl.load(pull_ptr + at + offsets, mask=m_words, other=0.0)
         b_g = factor * tl.exp(b_log_p) - scale * b_pull * tl.exp((b_log_p + prior) - b_top)
         b_g = tl.where(m_words, b_g, 0.0)
-        if WANT_SCALE:
+        if dscale_ptr is not None:
             along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's logit is infinite
-        if WANT_SUMS:
+        if sums_ptr is not None:
             deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
         # dz may be half as wide as z and lie on it: the block must be read before it is written.
         tl.debug_barrier()
         tl.store(
             dz_ptr + row * dz_stride + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words
         )
-    if WANT_SCALE:
+    if dscale_ptr is not None:
         tl.store(dscale_ptr + row, along)

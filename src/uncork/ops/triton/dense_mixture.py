@@ -6,7 +6,6 @@ from torch import Tensor
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import ChunkResult
 from uncork.ops.triton import dense_kernels
-from uncork.ops.triton.functions import KINDS
 from uncork.ops.triton.kernel_pass import KernelPass, narrow_view, power_of_two
 
 
@@ -26,40 +25,34 @@ class DenseMixturePass(KernelPass):
         target_NV = problem.target.float().contiguous()
         row_sums = self.shared("row_sums", (2 * rows,), loss_N)
         self.reduce_rows(problem, logits_NKV, target_NV, row_sums, fold=False)
-        parameter = loss_N if self.parameter is None else self.parameter
-        # Where no gradient is wanted the kernel touches none of these: the losses serve as a pointer.
-        dlog_prior_NK = row_factors = tops_NV = pull_NV = scale_N = loss_N
+        dlog_prior_NK = row_factors = tops_NV = pull_NV = None
         if row_scale_N is not None:
-            scale_N = row_scale_N
             dlog_prior_NK = loss_N.new_empty(tokens, components)
             row_factors = self.shared("row_factors", (5 * rows,), loss_N)
             tops_NV = self.shared("tops", (tokens, words), loss_N)
             pull_NV = self.shared("pull", (tokens, words), loss_N)
-        launch = self.launch(words)
-        constants = (*self.form.constants, self.intervals, self.step, rows)
+        constants = (self.parameter, *self.form.constants, self.intervals, self.step, rows)
         if tokens:
             dense_kernels.distribution_kernel[(tokens,)](
-                logits_NKV, logits_NKV.stride(1), target_NV, prior_NK.contiguous(), scale_N,
-                scale_N.stride(0), loss_N, dlog_prior_NK, row_sums, row_factors, tops_NV, pull_NV, parameter,
-                *constants, problem.z_loss,
-                words=words, K=components, K_BLOCK=power_of_two(components), KIND=KINDS[self.form.kind],
-                WANT_GRADIENT=row_scale_N is not None, **launch,
+                logits_NKV, logits_NKV.stride(1), target_NV, prior_NK.contiguous(), row_scale_N,
+                0 if row_scale_N is None else row_scale_N.stride(0), loss_N, dlog_prior_NK, row_sums,
+                row_factors, tops_NV, pull_NV, *constants, problem.z_loss,
+                K_BLOCK=power_of_two(components), **self.settings,
             )  # fmt: skip
         if row_scale_N is None:
             return ChunkResult(loss_N)
         dlogits_NKV = narrow_view(logits_NKV, problem.latent_NKD.dtype)
         if tokens and self.sums is not None and self.sums.way == "after":
-            self.sums.after(logits_NKV, dlogits_NKV, pull_NV, row_factors, parameter, tops_NV)
+            self.sums.after(logits_NKV, dlogits_NKV, pull_NV, row_factors, self.parameter, tops_NV)
         elif tokens:
-            sums = unit = loss_N
+            sums = unit = None
             if self.sums is not None:
                 sums, unit = self.sums.inside(problem, logits_NKV, row_scale_N)
-            dscale_R = loss_N.new_empty(rows) if self.want_dscale else loss_N
+            dscale_R = loss_N.new_empty(rows) if self.want_dscale else None
             dense_kernels.row_gradient_kernel[(rows,)](
                 logits_NKV, dlogits_NKV, logits_NKV.stride(1), dlogits_NKV.stride(1), row_factors, tops_NV,
-                pull_NV, dscale_R, sums, unit, parameter, *constants,
-                words=words, K=components, KIND=KINDS[self.form.kind], WANT_SCALE=self.want_dscale,
-                WANT_SUMS=self.sums is not None, **launch,
+                pull_NV, dscale_R, sums, unit, *constants, **self.settings,
             )  # fmt: skip
-            self.add_dscale(dscale_R)
+            if dscale_R is not None:
+                self.add_dscale(dscale_R)
         return ChunkResult(loss_N, dlogits_NKV, dlog_prior_NK)

@@ -8,21 +8,10 @@ import triton
 import triton.language as tl
 
 
-IDENTITY: tl.constexpr = tl.constexpr(0)
-SCALE: tl.constexpr = tl.constexpr(1)
-SIGSOFTMAX: tl.constexpr = tl.constexpr(2)
-SOFTCAP: tl.constexpr = tl.constexpr(3)
-TABLE: tl.constexpr = tl.constexpr(4)
-
-KINDS = {
-    "identity": IDENTITY.value,
-    "scale": SCALE.value,
-    "sigsoftmax": SIGSOFTMAX.value,
-    "softcap": SOFTCAP.value,
-    "table": TABLE.value,
-}
 # Kinds that increase whatever their parameters are: the highest logit has the highest value.
 INCREASING = ("identity", "scale", "sigsoftmax", "softcap")
+# In a kernel a kind is its name: a global constant in its place would be compared at every launch.
+KINDS = (*INCREASING, "table")
 
 
 @triton.jit
@@ -50,20 +39,20 @@ def locate(z, intervals, bound, step):
 @triton.jit
 def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.constexpr):
     """f(z) and f'(z); `first` and `second` are the form's two constants."""
-    if KIND == SCALE:
+    if KIND == "scale":
         factor = tl.load(parameter_ptr)
         return z * factor, tl.zeros_like(z) + factor
-    elif KIND == SIGSOFTMAX:
+    elif KIND == "sigsoftmax":
         moved = z - first
         # softplus and its derivative, the sigmoid, from one exponential.
         e = tl.exp(-tl.abs(moved))
         softplus = tl.maximum(moved, 0.0) + tl.log(1.0 + e)
         sigmoid = tl.where(moved > 0, 1.0, e) / (1.0 + e)
         return second * moved + first - (second - 1.0) * softplus, second - (second - 1.0) * sigmoid
-    elif KIND == SOFTCAP:
+    elif KIND == "softcap":
         t = tanh(z / first)
         return first * t, 1.0 - t * t
-    elif KIND == TABLE:
+    elif KIND == "table":
         index, offset = locate(z, intervals, first, step)
         # One look-up of 64 bits: look-ups, not arithmetic, are what a table costs.
         pair = tl.load(parameter_ptr + index)
@@ -80,10 +69,10 @@ def weight_and_slope(z, highest, parameter_ptr, first, second, KIND: tl.constexp
 
     SQUARE: sigsoftmax of steepness 2, whose exponential is s^2 / (1 + s) with s = exp z: no logarithm.
     """
-    if KIND == SCALE:
+    if KIND == "scale":
         factor = tl.load(parameter_ptr)
         return tl.exp(factor * (z - highest)), tl.zeros_like(z) + factor
-    elif KIND == SIGSOFTMAX and SQUARE:
+    elif KIND == "sigsoftmax" and SQUARE:
         above = highest - first
         small = tl.exp(-tl.abs(above))
         # (1 + e^above) / (1 + e^above s), written with the smaller of e^above and e^-above.
@@ -92,7 +81,7 @@ def weight_and_slope(z, highest, parameter_ptr, first, second, KIND: tl.constexp
         s = tl.exp(z - highest)
         share = s / (left * s + right)
         return s * share * (1.0 + small), 2.0 - left * share
-    elif KIND == IDENTITY:
+    elif KIND == "identity":
         return tl.exp(z - highest), tl.zeros_like(z) + 1.0
     else:
         value, slope = value_and_slope(z, parameter_ptr, first, second, 2, 1.0, KIND)

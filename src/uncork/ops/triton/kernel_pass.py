@@ -1,6 +1,7 @@
 """What the passes in kernels share: the function's parameters, its sums, memory, the shape of a launch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,6 @@ from uncork.ops import table
 from uncork.ops.problem import Problem
 from uncork.ops.torch_pass import AbstractPass
 from uncork.ops.triton import compressed, kernels, nvrtc, row_kernels, table_kernels
-from uncork.ops.triton.functions import KINDS
 from uncork.ops.triton.row_stats import RowStats
 from uncork.ops.triton.sums import IntegerSums, Sums
 from uncork.ops.triton.window_sums import CountedSums, SharedSums
@@ -44,6 +44,7 @@ class KernelPass(AbstractPass):
         self.dscale: Tensor | None = None
         self.want_dscale = form.kind == "scale" and function_grad
         self.scratch: dict[str, Tensor] = {}
+        self.settings = kernel_settings(form.kind, len(problem.weight_VD), problem.latent_NKD.shape[1])
         if form.kind == "scale":
             self.parameter = form.tensors[0].float()
         if form.kind == "table":
@@ -75,36 +76,24 @@ class KernelPass(AbstractPass):
             held = self.scratch[name] = like.new_empty(shape)
         return held
 
-    def launch(self, words: int) -> dict[str, int]:
-        """Words per block, warps per program, and whether a product and a sum may be one instruction."""
-        block = min(power_of_two(words), 2048 if words <= SHORT_ROW else 4096)
-        # Not where f is a product: the highest is subtracted from it, and cancels only if both are rounded.
-        fusion = self.form.kind not in ("scale", "softcap")
-        return {"BLOCK": block, "num_warps": 8 if block > 2048 else 4, "enable_fp_fusion": fusion}
-
     def reduce_rows(
         self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_sums: Tensor, fold: bool
     ) -> None:
         """A program for every row: those of a token are too few to fill a GPU, and one after another slow."""
-        tokens, components, words = logits_NKV.shape
-        rows = tokens * components
+        rows = logits_NKV.shape[0] * logits_NKV.shape[1]
         if rows and self.row_reducer is not None:
             self.row_reducer.write(problem, logits_NKV, target, row_sums)
         elif rows:
             row_kernels.row_kernel[(rows,)](
-                logits_NKV, logits_NKV.stride(1), target, row_sums,
-                row_sums if self.parameter is None else self.parameter, *self.form.constants,
-                self.intervals, self.step, rows, problem.ignore_index,
-                words=words, K=components, KIND=KINDS[self.form.kind], FOLD=fold,
-                DENSE=problem.dense, SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0,
-                **self.launch(words),
+                logits_NKV, logits_NKV.stride(1), target, row_sums, self.parameter, *self.form.constants,
+                self.intervals, self.step, rows, problem.ignore_index, FOLD=fold, DENSE=problem.dense,
+                SQUARE=self.form.kind == "sigsoftmax" and self.form.constants[1] == 2.0, **self.settings,
             )  # fmt: skip
 
     def add_dscale(self, dscale: Tensor) -> None:
-        """Add the derivatives by the factor of "scale", if they are wanted."""
-        if self.want_dscale:
-            total = dscale.sum(dtype=torch.float64)
-            self.dscale = total if self.dscale is None else self.dscale + total
+        """Add the derivatives by the factor of "scale"."""
+        total = dscale.sum(dtype=torch.float64)
+        self.dscale = total if self.dscale is None else self.dscale + total
 
     def function_gradients(self) -> tuple[Tensor, ...]:
         if self.want_dscale:
@@ -121,6 +110,22 @@ def make_sums(problem: Problem, intervals: int, bound: float) -> Sums:
         return IntegerSums(intervals, bound, device)
     counted = CountedSums.suits(problem, intervals, bound)
     return (CountedSums if counted else SharedSums)(intervals, bound, device)
+
+
+def kernel_settings(kind: str, words: int, components: int) -> dict[str, Any]:
+    """What all kernels over logits are compiled for: sizes, the function, words per block, warps per program,
+    and whether a product and a sum may be one instruction.
+    """
+    block = min(power_of_two(words), 2048 if words <= SHORT_ROW else 4096)
+    return {
+        "words": words,
+        "K": components,
+        "KIND": kind,
+        "BLOCK": block,
+        "num_warps": 8 if block > 2048 else 4,
+        # Not where f is a product: the highest is subtracted from it, and cancels only if both are rounded.
+        "enable_fp_fusion": kind not in ("scale", "softcap"),
+    }
 
 
 def power_of_two(n: int) -> int:

@@ -53,21 +53,15 @@ def token_kernel(
     K_BLOCK: tl.constexpr,
     KIND: tl.constexpr,
     DENSE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_PRIOR: tl.constexpr,
-    WANT_GRADIENT: tl.constexpr,
-    WANT_FACTORS: tl.constexpr,
-    WANT_SUMS: tl.constexpr,
-    WANT_SCALE: tl.constexpr,
-    ROWS_GIVEN: tl.constexpr,
     FOLD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The loss of one token and, as asked, dL/dz in place, or the row statistics another kernel needs.
 
-    DENSE: the target is a row of weights over words, of one component. ROWS_GIVEN: the rows have been reduced
-    to `row_sums`. FOLD: they have been overwritten too; what is left is their factor, which goes into the
-    latent vectors, and the target word.
+    A pointer is None to what is not given, or not wanted: `dz`, the gradient; `row_factors`, the statistics;
+    `dscale` and `sums`, gradients of the function; `row_sums`, to which the rows may have been reduced.
+    DENSE: the target is a row of weights over words, of one component. FOLD: the rows have been overwritten
+    too; what is left is their factor, which goes into the latent vectors, and the target word.
     """
     token = tl.program_id(0).to(tl.int64)
     if DENSE:
@@ -79,7 +73,7 @@ def token_kernel(
         # Nothing outside the row must be read or written; the loss of such a token is NaN, so that it shows.
         word = tl.minimum(tl.maximum(tl.where(valid, target, 0), 0), words - 1)
     weight = 1.0
-    if HAS_WEIGHT:
+    if class_weight_ptr is not None:
         weight = tl.load(class_weight_ptr + word).to(tl.float32)
     weight = tl.where(valid, weight, 0.0)
 
@@ -93,14 +87,14 @@ def token_kernel(
     mass = 1.0  # of a dense target; an index is one word
     if DENSE:
         mass = 0.0
-    if ROWS_GIVEN:
+    if row_sums_ptr is not None:
         place = row_sums_ptr + token * K + components
         top_K = tl.load(place, mask=m_components, other=0.0)
         total_K = tl.load(place + rows, mask=m_components, other=1.0)
         f_word_K = tl.load(place + 2 * rows, mask=m_components, other=float("-inf"))
         rest_K = tl.log(total_K)
         joint_K = (f_word_K - top_K) - rest_K
-        if HAS_PRIOR:
+        if log_prior_ptr is not None:
             joint_K += tl.load(log_prior_ptr + token * K + components, mask=m_components, other=0.0).to(
                 tl.float32
             )
@@ -112,7 +106,7 @@ def token_kernel(
             top, total = sum_row(row_ptr, parameter_ptr, first, second, intervals, step, words, KIND, BLOCK)
             rest = tl.log(total)
             log_p = (tl.sum(f_word, 0) - top) - rest
-            if HAS_PRIOR:
+            if log_prior_ptr is not None:
                 log_p += tl.load(log_prior_ptr + token * K + k).to(tl.float32)
             top_K = tl.where(components == k, top, top_K)
             rest_K = tl.where(components == k, rest, rest_K)
@@ -146,7 +140,7 @@ def token_kernel(
         loss = tl.where(valid & (target != word), float("nan"), loss)
     tl.store(loss_ptr + token, loss)
 
-    if WANT_GRADIENT or WANT_FACTORS:
+    if dz_ptr is not None or row_factors_ptr is not None:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
         if K == 1:
             share_K = scale * weight + tl.zeros([K_BLOCK], tl.float32)
@@ -159,9 +153,9 @@ def token_kernel(
         share_K = tl.where(valid & (weight != 0.0), share_K, 0.0)
         from_z_loss_K = tl.where(z_loss == 0.0, 0.0, scale * z_loss * 2.0 * lse_K / K)
         factor_K = tl.where(valid, share_K * mass + from_z_loss_K, 0.0)
-        if HAS_PRIOR:
+        if log_prior_ptr is not None:
             tl.store(dlog_prior_ptr + token * K + components, -share_K, mask=m_components)
-        if WANT_FACTORS:
+        if row_factors_ptr is not None:
             out = row_factors_ptr + token * K + components
             tl.store(out, top_K, mask=m_components)
             tl.store(out + rows, rest_K, mask=m_components)
@@ -172,14 +166,14 @@ def token_kernel(
         finish_folded_rows(
             dz_ptr, dz_stride, x_ptr, scaled_x_ptr, row_factor_ptr, dscale_ptr, place, rows, token, word,
             valid, components, m_components, top_K, total_K, f_word_K, share_K, factor_K,
-            width, K, WANT_SCALE, BLOCK,
+            width, K, BLOCK,
         )  # fmt: skip
-    elif WANT_GRADIENT:
+    elif dz_ptr is not None:
         write_gradient(
             z_ptr, dz_ptr, z_stride, dz_stride, target_ptr, dscale_ptr, sums_ptr, sums_unit_ptr,
             parameter_ptr, first, second, intervals, step, token, word, valid, components, top_K, rest_K,
             share_K, factor_K,
-            words, K, KIND, DENSE, WANT_SUMS, WANT_SCALE, BLOCK,
+            words, K, KIND, DENSE, BLOCK,
         )  # fmt: skip
 
 
@@ -187,7 +181,7 @@ def token_kernel(
 def finish_folded_rows(
     dz_ptr, dz_stride, x_ptr, scaled_x_ptr, row_factor_ptr, dscale_ptr, place, rows, token, word, valid,
     components, m_components, top_K, total_K, f_word_K, share_K, factor_K,
-    width: tl.constexpr, K: tl.constexpr, WANT_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+    width: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The factor of each row, in the latent vectors too, and dL/dz at the target word divided by it."""
     # At the target word the gradient is less by the share; divided by the factor, as all of the row.
@@ -198,7 +192,7 @@ def finish_folded_rows(
     at_word_K = tl.where(valid & m_components, (tl.exp(f_word_K - top_K) - less_K) * slope_K, 0.0)
     word_ptr = dz_ptr + (token * K + components) * dz_stride + word
     tl.store(word_ptr, at_word_K.to(dz_ptr.dtype.element_ty), mask=m_components)
-    if WANT_SCALE:
+    if dscale_ptr is not None:
         z_word_K = tl.load(place + 4 * rows, mask=m_components, other=0.0)
         along_K = tl.load(place + 5 * rows, mask=m_components, other=0.0)
         pull_K = tl.where(share_K == 0.0, 0.0, share_K * z_word_K)  # a masked word's is infinite
@@ -213,8 +207,7 @@ def finish_folded_rows(
 def write_gradient(
     z_ptr, dz_ptr, z_stride, dz_stride, target_ptr, dscale_ptr, sums_ptr, sums_unit_ptr, parameter_ptr,
     first, second, intervals, step, token, word, valid, components, top_K, rest_K, share_K, factor_K,
-    words: tl.constexpr, K: tl.constexpr, KIND: tl.constexpr, DENSE: tl.constexpr, WANT_SUMS: tl.constexpr,
-    WANT_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+    words: tl.constexpr, K: tl.constexpr, KIND: tl.constexpr, DENSE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dL/dz of a token's rows, written over them, and what they add to the sums of the function."""
     along = 0.0
@@ -237,14 +230,14 @@ def write_gradient(
             else:
                 b_g = tl.where(offsets == word, b_g - share, b_g)
             b_g = tl.where(m_words & valid, b_g, 0.0)
-            if WANT_SCALE:
+            if dscale_ptr is not None:
                 along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's is infinite
-            if WANT_SUMS:
+            if sums_ptr is not None:
                 deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, first, intervals, step)
             # dz may be half as wide as z and lie on it: the block must be read before it is written.
             tl.debug_barrier()
             tl.store(out_ptr + offsets, (b_g * b_slope).to(dz_ptr.dtype.element_ty), mask=m_words)
-    if WANT_SCALE:
+    if dscale_ptr is not None:
         tl.store(dscale_ptr + token, along)
 
 

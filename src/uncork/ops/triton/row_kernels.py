@@ -13,7 +13,7 @@ b_ marks a block of words, m_ its mask.
 import triton
 import triton.language as tl
 
-from uncork.ops.triton.functions import SCALE, value_and_slope, weight_and_slope
+from uncork.ops.triton.functions import value_and_slope, weight_and_slope
 
 
 @triton.jit
@@ -112,7 +112,7 @@ def fold_row(
         b_u, b_slope = weight_and_slope(b_z, highest, parameter_ptr, first, second, KIND, SQUARE)
         b_u = tl.where(m_words, b_u, 0.0)
         total += tl.sum(b_u, 0)
-        if KIND == SCALE:
+        if KIND == "scale":
             along += tl.sum(b_u * tl.where(b_u > 0.0, b_z, 0.0), 0)
         b_dz = tl.where(valid, b_u * b_slope, 0.0)
         tl.store(row_ptr + offsets, b_dz.to(row_ptr.dtype.element_ty), mask=m_words)
