@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from uncork.ops import autocast, cpu_pass, matmul, nonfinite, torch_pass
-from uncork.ops.problem import Problem
+from uncork.ops.problem import Problem, pieces_of
 
 
 DEFAULT_CHUNK_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
@@ -149,16 +149,21 @@ def _run(
     back_PD = matmul.by_columns(weight_PD) if shared and needs.latent else weight_PD
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
-    for start in range(0, tokens, length):
-        part = problem.tokens(start, min(start + length, tokens))
-        count = len(part.latent_NKD)
+    parts = zip(
+        problem.split(length) if tokens else (),
+        pieces_of(row_scale_N, length),
+        pieces_of(outcome.latent_NKD, length * components),
+        strict=False,
+    )
+    logits_RP, logits_NKV = buffer_RP, _by_token(buffer_RP, components, words)
+    for number, (part, scale_N, dlatent_RD) in enumerate(parts):
+        count = part.latent_NKD.shape[0]
         x_RD = matmul.widened(part.latent_NKD).reshape(count * components, -1)
-        logits_RP = matmul.logits(x_RD, weight_PD, bias_P, part_of(buffer_RP, 0, count * components))
-        # Not a view: of a dimension of one that would forget how far rows are apart.
-        pitch = logits_RP.stride(0)
-        logits_NKV = logits_RP.as_strided((count, components, words), (components * pitch, pitch, 1))
-        nonfinite.check(logits_NKV, start)
-        scale_N = None if row_scale_N is None else part_of(row_scale_N, start, start + count)
+        if count < logits_NKV.shape[0]:  # the last chunk
+            logits_RP = buffer_RP[: count * components]
+            logits_NKV = _by_token(logits_RP, components, words)
+        matmul.logits(x_RD, weight_PD, bias_P, logits_RP)
+        nonfinite.check(logits_NKV, number * length)
         result = chunk_pass.run(part, logits_NKV, scale_N)
         losses.append(result.loss_N)
         if needs.log_prior and result.dlog_prior_NK is not None:
@@ -169,7 +174,7 @@ def _run(
             if padded > words:
                 # A gradient half as wide has logits there; and 0 times a vector of NaN, if ignored, is NaN.
                 dlogits_RP[:, words:].zero_()
-            _multiply(outcome, result, dlogits_RP, x_RD, back_PD, start * components)
+            _multiply(outcome, result, dlogits_RP, x_RD, back_PD, dlatent_RD, first=number == 0)
     outcome.loss_N = _joined(losses)
     if needs.log_prior and problem.log_prior_NK is not None:
         outcome.log_prior_NK = _joined(dlog_priors) if tokens else torch.empty_like(problem.log_prior_NK)
@@ -205,6 +210,13 @@ def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass, pa
     return held if held.shape[1] == padded else held[:, :padded]
 
 
+def _by_token(logits_RP: Tensor, components: int, words: int) -> Tensor:
+    """Rows of logits as those of tokens, without the columns of zeros."""
+    # Not a view: of a dimension of one that would forget how far rows are apart.
+    rows, pitch = logits_RP.shape[0], logits_RP.stride(0)
+    return logits_RP.as_strided((rows // components, components, words), (components * pitch, pitch, 1))
+
+
 def _rows(dlogits_NKV: Tensor, padded: int) -> Tensor:
     """A gradient row by row, with what lies behind the words of each."""
     tokens, components, words = dlogits_NKV.shape
@@ -236,11 +248,6 @@ def _allocate(problem: Problem, needs: Needs, narrow: bool, padded: int) -> Outc
     return outcome
 
 
-def part_of(x: Tensor, start: int, stop: int) -> Tensor:
-    """x[start:stop]; x itself, at no cost, if that is all of it."""
-    return x if start == 0 and stop == len(x) else x[start:stop]
-
-
 def _joined(parts: list[Tensor]) -> Tensor:
     """The chunks' parts one after another."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -252,19 +259,19 @@ def _multiply(
     dlogits_RP: Tensor,
     x_RD: Tensor,
     weight_PD: Tensor,
-    start: int,
+    dlatent_RD: Tensor | None,
+    first: bool,
 ) -> None:
-    """Add one chunk's products to the gradients; `start` is its first row."""
+    """Add one chunk's products to the gradients; that of its own latent vectors goes into `dlatent`."""
     dlogits_RP = dlogits_RP.to(x_RD.dtype)
     if outcome.bias_V is not None:
-        matmul.add_rows(outcome.bias_V, dlogits_RP, result.row_factor_R1, first=start == 0)
-    if outcome.latent_NKD is not None:
-        rows_RD = part_of(outcome.latent_NKD, start, start + len(x_RD))
-        matmul.back(dlogits_RP, weight_PD, result.row_factor_R1, rows_RD)
+        matmul.add_rows(outcome.bias_V, dlogits_RP, result.row_factor_R1, first)
+    if dlatent_RD is not None:
+        matmul.back(dlogits_RP, weight_PD, result.row_factor_R1, dlatent_RD)
     if outcome.weight_VD is not None:
         if result.scaled_latent_RD is not None:
             x_RD = matmul.widened(result.scaled_latent_RD)
-        matmul.add_outer(outcome.weight_VD, dlogits_RP, x_RD, first=start == 0)
+        matmul.add_outer(outcome.weight_VD, dlogits_RP, x_RD, first)
 
 
 def _finished(outcome: Outcome, problem: Problem, needs: Needs) -> Outcome:

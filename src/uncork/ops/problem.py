@@ -3,7 +3,10 @@
 Shapes: N tokens, K mixture components (1 for a plain head), D width, V words.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,17 +82,24 @@ class Problem:
             q_NV = q_NV * self.class_weight_V.to(self.dtype)
         return q_NV
 
-    def tokens(self, start: int, stop: int) -> "Problem":
-        """The same problem for some of the tokens; itself, at no cost, for all of them."""
-        if start == 0 and stop == len(self.latent_NKD):
-            return self
-        prior = self.log_prior_NK
-        return replace(
-            self,
-            latent_NKD=self.latent_NKD[start:stop],
-            log_prior_NK=None if prior is None else prior[start:stop],
-            target=self.target[start:stop],
+    def split(self, length: int) -> list["Problem"]:
+        """The same problem for each `length` tokens in turn; itself, at no cost, if there are no more."""
+        if self.latent_NKD.shape[0] <= length:
+            return [self]
+        parts = zip(
+            pieces_of(self.latent_NKD, length),
+            pieces_of(self.log_prior_NK, length),
+            pieces_of(self.target, length),
+            strict=False,
         )
+        return [replace(self, latent_NKD=x, log_prior_NK=prior, target=target) for x, prior, target in parts]
+
+
+def pieces_of(x: Tensor | None, length: int) -> Iterable[Any]:
+    """x in pieces, made by one operation; itself, at no cost, if it is short. None has as many as asked."""
+    if x is None:
+        return repeat(None)
+    return (x,) if x.shape[0] <= length else x.split(length)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
