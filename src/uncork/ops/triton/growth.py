@@ -39,7 +39,7 @@ def growth(knot_values: Tensor, bound: float) -> Tensor:
     intervals = knot_values.numel() - 1
     padded = -(-intervals // PIECE) * PIECE
     words = knot_values.new_empty(padded + PIECE, dtype=torch.int32)
-    growth_kernel[(triton.cdiv(len(words), BLOCK),)](
+    growth_kernel[(-(-len(words) // BLOCK),)](
         knot_values, words, intervals, padded, intervals / (2.0 * bound), BLOCK=BLOCK, PIECE=PIECE
     )
     return words

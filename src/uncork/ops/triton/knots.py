@@ -1,11 +1,13 @@
 """Knot values of a function given by positive slopes, and the way back, in two kernels each."""
 
+import functools
+
 import numpy as np
 import torch
-import triton
 from torch import Tensor
 
 from uncork.ops.triton import table_kernels
+from uncork.ops.triton.kernel_pass import power_of_two
 
 
 BLOCK = 1024
@@ -18,7 +20,7 @@ class KnotValues(torch.autograd.Function):
     def forward(ctx, v: Tensor, bound: float) -> Tensor:
         ctx.save_for_backward(v)
         ctx.bound = bound
-        intervals, programs = v.numel(), triton.cdiv(v.numel(), BLOCK)
+        intervals, programs = v.numel(), -(-v.numel() // BLOCK)
         step = _two(2.0 * bound / intervals)
         sums, knots = (
             v.new_empty(programs, dtype=torch.float64),
@@ -29,14 +31,14 @@ class KnotValues(torch.autograd.Function):
             table_kernels.rise_sums_kernel[(programs,)](v, sums, intervals, *step, BLOCK=BLOCK)
             table_kernels.knots_kernel[(programs,)](
                 v, sums, knots, intervals, *step, *_two(bound),
-                BLOCK=BLOCK, ALL=triton.next_power_of_2(programs),
+                BLOCK=BLOCK, ALL=power_of_two(programs),
             )  # fmt: skip
         return knots
 
     @staticmethod
     def backward(ctx, dknots: Tensor):
         (v,) = ctx.saved_tensors
-        intervals, programs = v.numel(), triton.cdiv(v.numel(), BLOCK)
+        intervals, programs = v.numel(), -(-v.numel() // BLOCK)
         if torch.is_grad_enabled():  # gradients of gradients, by torch
             above = dknots[1:].flip(0).cumsum(0).flip(0)
             return (torch.sigmoid(v.double()) * (2.0 * ctx.bound / intervals) * above).to(v.dtype), None
@@ -46,7 +48,7 @@ class KnotValues(torch.autograd.Function):
             table_kernels.gradient_sums_kernel[(programs,)](dknots, sums, intervals, BLOCK=BLOCK)
             table_kernels.slopes_gradient_kernel[(programs,)](
                 v, dknots, sums, dv, intervals, *_two(2.0 * ctx.bound / intervals),
-                BLOCK=BLOCK, ALL=triton.next_power_of_2(programs),
+                BLOCK=BLOCK, ALL=power_of_two(programs),
             )  # fmt: skip
         return dv, None
 
@@ -58,6 +60,7 @@ def knot_values(v: Tensor, bound: float) -> Tensor:
     return knots
 
 
+@functools.lru_cache
 def _two(x: float) -> tuple[float, float]:
     """A float64 as a float32 and the rest: kernels take no float64 numbers."""
     high = float(np.float32(x))

@@ -98,6 +98,12 @@ def _bits(argument: Tensor | float | None) -> int:
 
 
 @functools.cache
+def chip(device: torch.device) -> Any:
+    """What torch knows of a GPU. It does not change, and asking takes as long as an operation."""
+    return torch.cuda.get_device_properties(device)
+
+
+@functools.cache
 def can_compile(device: int) -> bool:
     """Whether torch's run-time compiler works here; where it does not, other kernels take over."""
     try:

@@ -23,7 +23,7 @@ class RowGradient:
     def __init__(self, knot_values: Tensor, pairs: Tensor, bound: float) -> None:
         self.pairs, self.bound, self.intervals = pairs, bound, len(pairs)
         self.words = growth(knot_values, bound)
-        room = torch.cuda.get_device_properties(pairs.device).shared_memory_per_block_optin // 4
+        room = nvrtc.chip(pairs.device).shared_memory_per_block_optin // 4
         # A piece stands for what is outside the window.
         self.width = min(room // PIECE * PIECE, len(self.words)) - PIECE
 

@@ -2,7 +2,6 @@
 
 import functools
 
-import torch
 from torch import Tensor
 
 from uncork.ops.problem import Problem
@@ -25,7 +24,7 @@ class RowStats:
         assert sums.codes is not None
         self.sums, self.pairs = sums, pairs
         self.codes, self.bases = sums.codes
-        room = torch.cuda.get_device_properties(pairs.device).shared_memory_per_block_optin
+        room = nvrtc.chip(pairs.device).shared_memory_per_block_optin
         self.width = window_width(sums.intervals, room - OWN_BYTES)
 
     def write(self, problem: Problem, logits_NKV: Tensor, target: Tensor, row_sums: Tensor) -> None:

@@ -7,7 +7,6 @@ narrow intervals, `SharedSums` for everything else. Their sources say how they w
 import functools
 
 import torch
-import triton
 from torch import Tensor
 
 from uncork.ops.problem import Problem
@@ -37,7 +36,7 @@ class WindowSums(Sums):
 
     def __init__(self, intervals: int, bound: float, width: int, device: torch.device) -> None:
         super().__init__(intervals, bound)
-        self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
+        self.blocks = nvrtc.chip(device).multi_processor_count
         self.width = width
         # In float32, to which a block may add thousands of times: several copies keep what each loses small.
         self.spills = max(1, min(MOST_SPILLS, SPILLED_INTERVALS // intervals))
@@ -68,7 +67,7 @@ class WindowSums(Sums):
     def knot_gradient(self) -> Tensor:
         knots = torch.empty(self.intervals + 1, dtype=torch.float64, device=self.spill.device)
         staging = self.spill if self.staging is None else self.staging
-        table_kernels.collect_kernel[(triton.cdiv(self.intervals + 1, 128),)](
+        table_kernels.collect_kernel[(-(-(self.intervals + 1) // 128),)](
             staging, self.spill, self.beyond, self.window, knots,
             self.width, staging.stride(0), self.intervals, self.intervals / (2.0 * self.bound),
             blocks=0 if self.staging is None else self.blocks, SPILLS=self.spills, ROWS=32, BLOCK=128,
@@ -87,7 +86,7 @@ class SharedSums(WindowSums):
     empty = True  # nothing has been summed yet, and the blocks' memory not been cleared
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        self.room = (torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 1024) // 4
+        self.room = (nvrtc.chip(device).shared_memory_per_block_optin - 1024) // 4
         most = min(WINDOW, self.room - BASES)
         super().__init__(intervals, bound, min(intervals + 1, most), device)
         self.copies = min(32, most // self.width)
@@ -148,7 +147,7 @@ class CountedSums(WindowSums):
     way = "before"
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
-        room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin - 2048
+        room = nvrtc.chip(device).shared_memory_per_block_optin - 2048
         self.words = min(WORDS, room // 4)
         self.own = self.words * OWN // WORDS // 8 * 8  # whole batches, with less shared memory too
         super().__init__(intervals, bound, THREADS * self.own, device)
