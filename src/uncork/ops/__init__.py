@@ -55,9 +55,8 @@ def linear_cross_entropy(
     input, linear_weight, linear_bias = autocast.operands(input, linear_weight, linear_bias)
     validate.weights(linear_weight, linear_bias)
     validate.hidden("input", input, linear_weight)
-    latent_NKD = input.reshape(-1, 1, input.shape[-1])
     return _loss(
-        latent_NKD, None, linear_weight, linear_bias, target, tuple(input.shape[:-1]),
+        input, 1, None, linear_weight, linear_bias, target, tuple(input.shape[:-1]),
         function, weight, reduction, ignore_index, label_smoothing, z_loss, backend,
     )  # fmt: skip
 
@@ -87,21 +86,23 @@ def mixture_cross_entropy(
     The other arguments, and what is returned, are those of `linear_cross_entropy`.
     """
     latent, linear_weight, linear_bias = mixture_operands(latent, log_prior, linear_weight, linear_bias)
-    components, width = latent.shape[-2:]
+    components = latent.shape[-2]
+    if log_prior.dim() != 2:
+        log_prior = log_prior.reshape(-1, components)
     return _loss(
-        latent.reshape(-1, components, width), log_prior.reshape(-1, components),
-        linear_weight, linear_bias, target, tuple(latent.shape[:-2]),
+        latent, components, log_prior, linear_weight, linear_bias, target, tuple(latent.shape[:-2]),
         function, weight, reduction, ignore_index, label_smoothing, z_loss, backend,
     )  # fmt: skip
 
 
 def _loss(
-    latent_NKD: Tensor, log_prior_NK: Tensor | None, linear_weight: Tensor, linear_bias: Tensor | None,
-    target: Tensor, leading: tuple[int, ...], function: nn.Module | None, weight: Tensor | None,
-    reduction: str, ignore_index: int, label_smoothing: float, z_loss: float, backend: str,
+    given: Tensor, components: int, log_prior_NK: Tensor | None, linear_weight: Tensor,
+    linear_bias: Tensor | None, target: Tensor, leading: tuple[int, ...], function: nn.Module | None,
+    weight: Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, z_loss: float,
+    backend: str,
 ) -> Tensor:  # fmt: skip
     """Check what is common, flatten, dispatch, restore the leading shape."""
-    words, device = len(linear_weight), linear_weight.device
+    words, device = linear_weight.shape[0], linear_weight.device
     validate.target(target, leading, words, device)
     validate.class_weight(weight, words, device)
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
@@ -123,7 +124,7 @@ def _loss(
             else:
                 form = tabulated(function, device)
         problem = Problem(
-            latent_NKD=latent_NKD,
+            latent_NKD=given.reshape(-1, components, given.shape[-1]),
             log_prior_NK=log_prior_NK,
             weight_VD=linear_weight,
             bias_V=linear_bias,
@@ -133,6 +134,7 @@ def _loss(
             ignore_index=int(ignore_index),
             label_smoothing=float(label_smoothing),
             z_loss=float(z_loss),
+            given=given,
         )
         loss = dispatch.loss(problem, reduction, backend)
     return loss.reshape(leading) if reduction == "none" else loss

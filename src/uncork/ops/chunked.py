@@ -84,7 +84,7 @@ class Outcome:
     """The loss of each token and the gradients asked for; what was not asked for is None."""
 
     loss_N: Tensor | None = None
-    latent_NKD: Tensor | None = None
+    latent: Tensor | None = None
     log_prior_NK: Tensor | None = None
     weight_VD: Tensor | None = None
     bias_V: Tensor | None = None
@@ -93,7 +93,7 @@ class Outcome:
     @property
     def gradients(self) -> list[Tensor | None]:
         """In the order of the arguments of a problem."""
-        return [self.latent_NKD, self.log_prior_NK, self.weight_VD, self.bias_V, *self.tensors]
+        return [self.latent, self.log_prior_NK, self.weight_VD, self.bias_V, *self.tensors]
 
 
 MakePass = Callable[[Problem, bool, int], torch_pass.AbstractPass]
@@ -146,13 +146,13 @@ def _run(
     buffer_RP = _buffer(problem, length * components, chunk_pass, padded)
     # A copy of the weight is worth its time where chunks share it, and its memory where a chunk takes more.
     shared = length < tokens and weight_PD.nbytes <= buffer_RP.nbytes
-    back_PD = matmul.by_columns(weight_PD) if shared and needs.latent else weight_PD
+    back_PD = matmul.by_columns(weight_PD) if shared and outcome.latent is not None else weight_PD
     losses = [] if tokens else [problem.latent_NKD.new_empty(0, dtype=problem.dtype)]
     dlog_priors = []
     parts = zip(
         problem.split(length) if tokens else (),
         pieces_of(row_scale_N, length),
-        pieces_of(outcome.latent_NKD, length * components),
+        pieces_of(outcome.latent, length * components),
         strict=False,
     )
     logits_RP, logits_NKV = buffer_RP, _by_token(buffer_RP, components, words)
@@ -236,7 +236,7 @@ def _allocate(problem: Problem, needs: Needs, narrow: bool, padded: int) -> Outc
     outcome = Outcome()
     if needs.latent:
         tokens, components, width = latent.shape
-        outcome.latent_NKD = latent.new_empty(tokens * components, width)
+        outcome.latent = latent.new_empty(tokens * components, width)
     make = torch.zeros if len(latent) == 0 else torch.empty
     if needs.weight:
         # On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk.
@@ -276,8 +276,9 @@ def _multiply(
 
 def _finished(outcome: Outcome, problem: Problem, needs: Needs) -> Outcome:
     """Gradients in the shape and dtype of what they are gradients of."""
-    if outcome.latent_NKD is not None:
-        outcome.latent_NKD = outcome.latent_NKD.view(problem.latent_NKD.shape)
+    shape = problem.given_latent.shape
+    if outcome.latent is not None and outcome.latent.shape != shape:
+        outcome.latent = outcome.latent.view(shape)
     if outcome.log_prior_NK is not None and problem.log_prior_NK is not None:
         outcome.log_prior_NK = outcome.log_prior_NK.to(problem.log_prior_NK.dtype)
     if outcome.weight_VD is not None:

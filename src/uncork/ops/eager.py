@@ -14,6 +14,7 @@ from torch import Tensor
 
 from uncork.ops import chunked, custom, validate
 from uncork.ops.chunked import Needs
+from uncork.ops.pointwise import Pointwise
 from uncork.ops.problem import Problem
 
 
@@ -27,7 +28,8 @@ class _Loss(torch.autograd.Function):
         # has been written to; of the problem only the rest is kept.
         ctx.form, ctx.options = problem.form, (problem.ignore_index, problem.label_smoothing, problem.z_loss)
         if problem.form.kind != "callable":  # whose parameters belong to the call
-            ctx.form = replace(problem.form, tensors=())
+            ctx.form = Pointwise(problem.form.kind, problem.form.constants)
+        ctx.shape_NKD = problem.latent_NKD.shape
         ctx.reduction, ctx.needs, ctx.size, ctx.backend = reduction, needs, size, backend
         ctx.save_for_backward(*tensors)
         ctx.gradients = None
@@ -66,12 +68,14 @@ def _saved_problem(ctx) -> Problem:
     """The problem again; raises if one of its tensors has been written to since the forward pass."""
     latent, log_prior, weight, bias, target, class_weight, *tensors = ctx.saved_tensors
     form = ctx.form if ctx.form.kind == "callable" else replace(ctx.form, tensors=tuple(tensors))
-    return Problem(latent, log_prior, weight, bias, target, class_weight, form, *ctx.options)
+    shared = (log_prior, weight, bias, target, class_weight, form, *ctx.options)
+    return Problem(latent.reshape(ctx.shape_NKD), *shared, given=latent)
 
 
 def loss(problem: Problem, reduction: str, needs: Sequence[bool], size: int, backend: str) -> Tensor:
     """The loss of a problem."""
-    four = (problem.latent_NKD, problem.log_prior_NK, problem.weight_VD, problem.bias_V)
+    # As they were given: to a view of them, autograd would have to take a step back.
+    four = (problem.given_latent, problem.log_prior_NK, problem.weight_VD, problem.bias_V)
     tensors = (*four, problem.target, problem.class_weight_V, *problem.form.tensors)
     answer = _Loss.apply(problem, reduction, needs, size, backend, *tensors)
     assert isinstance(answer, Tensor)

@@ -28,6 +28,12 @@ class Problem:
     ignore_index: int
     label_smoothing: float
     z_loss: float
+    given: Tensor | None = None  # what `latent_NKD` is a view of, if not itself
+
+    @property
+    def given_latent(self) -> Tensor:
+        """The latent vectors as they were given, in whatever shape."""
+        return self.latent_NKD if self.given is None else self.given
 
     @property
     def dense(self) -> bool:
