@@ -79,9 +79,9 @@ def back(dlogits_NV: Tensor, weight_VD: Tensor, factor_N1: Tensor | None, out_ND
     if factor_N1 is None and out_ND.dtype == weight_VD.dtype:
         torch.mm(dlogits_NV, weight_VD, out=out_ND)
     elif factor_N1 is None:
-        out_ND.copy_(dlogits_NV @ weight_VD)
+        out_ND.copy_(torch.mm(dlogits_NV, weight_VD))
     elif weight_VD.dtype == factor_N1.dtype:
-        torch.mul(dlogits_NV @ weight_VD, factor_N1, out=out_ND)
+        torch.mul(torch.mm(dlogits_NV, weight_VD), factor_N1, out=out_ND)
     else:  # rounded once, after the factor
         product_ND = torch.mm(dlogits_NV, weight_VD, out_dtype=factor_N1.dtype)
         torch.mul(product_ND, factor_N1, out=out_ND)
