@@ -53,6 +53,8 @@ def test_overrides_are_typed():
         ("optim.average=3", r"`optim.average` must be one of non-monotone, .*, never; got 3\.$"),
         ('optim={"average": "doubling", "average_epoch": 0}', "`optim.average_epoch` must be positive"),
         ("optim.lr=-1", "`optim.lr` must be positive; got -1"),
+        ("optim.decay_epoch=-1", "`optim.decay_epoch` must be zero or more; got -1"),
+        ("optim.decay_epoch=500", r"`optim.decay_epoch` must be below epochs \(500\); got 500\. Give"),
         ("model.input_dropout=1", r"`model.input_dropout` must be a probability in \[0, 1\)"),
         ("model.last_hidden=7", "`model.last_hidden` must equal `model.embedding`"),
         ("model.head.kind=monotonic", "`head.function` must be given"),

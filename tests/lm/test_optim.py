@@ -53,6 +53,32 @@ def test_the_average_is_the_mean_of_all_iterates_and_torchs_lacks_the_first():
     torch.testing.assert_close(asgd.state[other[0]]["ax"], torch.stack(iterates[1:]).mean(0))
 
 
+def test_a_pace_multiplies_every_groups_rate_and_its_decay():
+    """As a lower rate would; the gradients that were given stay as they are."""
+    ours = problem()
+    other = copy.deepcopy(ours)
+    groups = lambda two, pace: [
+        {"params": two[:1], "lr": 0.5 * pace, "weight_decay": 0.2},
+        {"params": two[1:], "lr": 0.25 * pace},
+    ]
+    optimizer, slower = AveragedSGD(groups(ours, 1.0), lr=1.0), AveragedSGD(groups(other, 0.125), lr=1.0)
+    optimizer.set_pace(0.5)
+    optimizer.set_pace(0.125)
+    for step in range(3):
+        for parameters, stepper in ((ours, optimizer), (other, slower)):
+            set_gradients(parameters, step)
+            given = [p.grad.clone() for p in parameters]
+            stepper.step()
+            assert all(map(torch.equal, given, (p.grad for p in parameters)))
+        torch.testing.assert_close(ours, other, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("pace", [0.0, -0.5, 1.5, float("nan")])
+def test_a_pace_is_above_nothing_and_at_most_the_whole(pace):
+    with pytest.raises(ValueError, match=r"`pace` must be above 0 and at most 1; got .* Pass 1"):
+        AveragedSGD(problem(), lr=1.0).set_pace(pace)
+
+
 def test_each_step_uses_its_own_rate_where_torchs_asgd_is_one_late():
     scales = [1.0, 0.5, 2.0, 1.0]
     ours = [torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))]

@@ -81,8 +81,9 @@ def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_
 @gpu
 @pytest.mark.parametrize("head", HEADS | NARROW)
 def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head):
-    """Same masks, same windows, averaging from the second epoch on: the losses agree."""
+    """Same masks, same windows, averaging from the second epoch on, rates falling: the losses agree."""
     config = replace(make_config((HEADS | NARROW)[head], epochs=4), device="cuda", graphs=False)
+    config = replace(config, optim=replace(config.optim, decay_epoch=2))
     train(config, tmp_path / "ordinary")
     train(replace(config, graphs=True), tmp_path / "graphs")
     losses = [

@@ -154,9 +154,11 @@ def test_epochs_between_saves_are_done_again(make_config, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("head", [*HEADS, "staged"])
+@pytest.mark.parametrize("head", [*HEADS, "staged", "slowed"])
 def test_a_stopped_run_resumes_bit_for_bit(make_config, tmp_path, monkeypatch, head, number):
-    config = make_config(STAGED if head == "staged" else HEADS[head])
+    config = make_config(STAGED if head == "staged" else HEADS.get(head))
+    if head == "slowed":
+        config = replace(config, optim=replace(config.optim, decay_epoch=1))
     train(config, tmp_path / "whole")
     former = signal.getsignal(number)
     for step in (30, 25):  # in the second epoch; then in the averaged third
@@ -292,6 +294,27 @@ def test_windows_follow_each_other_with_their_states_and_their_rates(make_config
                 assert torch.equal(tensor, expected) and not tensor.requires_grad
         at, before = at + length, after
     assert at == len(stream_TB) - 1 and len({len(c[0]) for c in calls}) > 3
+
+
+def test_rates_fall_by_as_much_each_epoch(make_config, tmp_path, monkeypatch):
+    from uncork.lm.optim import AveragedSGD
+
+    paces, step = [], AveragedSGD.step
+
+    def watched(optimizer, **keywords):
+        paces.append(float(optimizer._pace))
+        return step(optimizer, **keywords)
+
+    monkeypatch.setattr(AveragedSGD, "step", watched)
+    config = make_config(epochs=4)
+    train(replace(config, optim=replace(config.optim, decay_epoch=1)), tmp_path / "slowed")
+    ends = [record["step"] for record in metrics(tmp_path / "slowed")]
+    assert [paces[end - 1] for end in ends] == [1.0, 0.75, 0.5, 0.25]
+    assert paces == sorted(paces, reverse=True) and len(set(paces)) == 4
+    monkeypatch.undo()
+    train(config, tmp_path / "whole")
+    losses = [[r["train_nll"] for r in metrics(tmp_path / name)] for name in ("slowed", "whole")]
+    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
 
 
 def test_every_parameter_moves_and_the_function_at_its_own_rate(make_config):

@@ -23,8 +23,11 @@ def parameters(dtype=torch.float32):
     return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(DEVICE, dtype)) for shape in SHAPES]
 
 
-def run(mine, dtype, factor, first=2, steps=9):
-    """All parameters and averages after some steps, averaging from the sixth on; with `first` 0 at once."""
+def run(mine, dtype, factor, first=2, steps=9, slower=False):
+    """All parameters and averages after some steps, averaging from the sixth on; with `first` 0 at once.
+
+    `slower`: at a pace that falls.
+    """
     torch.manual_seed(0)
     groups = [{"params": mine[::2]}, {"params": mine[1::2], "lr": 0.02, "weight_decay": 0.3}]
     optimizer = AveragedSGD(groups, lr=0.5, weight_decay=0.01, trigger=AtEpoch(first))
@@ -34,6 +37,8 @@ def run(mine, dtype, factor, first=2, steps=9):
             optimizer.observe(1.0)
         for p in mine:
             p.grad = torch.randn(p.shape, generator=generator).to(DEVICE, dtype)
+        if slower:
+            optimizer.set_pace(1.0 / (1 + step))
         number = None if factor is None else torch.tensor(factor * (1 + step), device=DEVICE, dtype=dtype)
         optimizer.step(scale=0.3 + 0.1 * step, factor=number)
     assert optimizer.averaged_steps == (max(0, steps - 5) if first else steps)
@@ -41,19 +46,19 @@ def run(mine, dtype, factor, first=2, steps=9):
 
 
 @pytest.mark.parametrize("factor", [None, 0.03])
-@pytest.mark.parametrize("steps", [4, 6, 9])
-def test_triton_update_is_torchs_to_rounding(monkeypatch, factor, steps):
+@pytest.mark.parametrize(("steps", "slower"), [(4, False), (6, False), (9, False), (4, True), (9, True)])
+def test_triton_update_is_torchs_to_rounding(monkeypatch, factor, steps, slower):
     from uncork.lm import update_kernel
 
     calls, update = [], update_kernel.update
     monkeypatch.setattr(update_kernel, "update", lambda *a: calls.append(update(*a)))
-    fused = run(parameters(), torch.float32, factor, steps=steps)
+    fused = run(parameters(), torch.float32, factor, steps=steps, slower=slower)
     assert len(calls) == steps
-    exact = run(parameters(torch.float64), torch.float64, factor, steps=steps)
+    exact = run(parameters(torch.float64), torch.float64, factor, steps=steps, slower=slower)
     assert len(calls) == steps, "float64 goes through torch"
     with monkeypatch.context() as patch:
         patch.setattr(AveragedSGD, "_can_fuse", lambda self: False)
-        plain = run(parameters(), torch.float32, factor, steps=steps)
+        plain = run(parameters(), torch.float32, factor, steps=steps, slower=slower)
     assert len(fused[1]) == len(exact[1]) == (0 if steps == 4 else len(SHAPES))
     for kind in range(2):
         for ours, theirs, right in zip(fused[kind], plain[kind], exact[kind], strict=True):

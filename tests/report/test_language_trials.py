@@ -174,6 +174,16 @@ def test_products_in_low_precision_are_of_the_budget():
     assert sum(len(arm.runs) for arm in titles[False].arms) == 2
 
 
+def test_falling_rates_are_of_the_budget():
+    """Older runs, which do not know of them, are those whose rates stay."""
+    falling = run("penn_softmax", 1, 60.0, ("optim.decay_epoch=0",))
+    new, old = run("penn_softmax", 1, 60.0), run("penn_softmax", 2, 60.0)
+    del old["config"]["optim"]["decay_epoch"]
+    found = {"rates falling after epoch 0" in trial.details: trial for trial in trials(of(falling, new, old))}
+    assert [[len(arm.runs) for arm in found[falls].arms] for falls in (True, False)] == [[1], [2]]
+    assert found[True].title != found[False].title
+
+
 def test_one_setting_of_each_head_needs_no_word():
     text = " ".join(reading.limits(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.5))))
     assert "several settings" not in text and "settings of its own" not in text

@@ -179,6 +179,8 @@ class OptimConfig:
     """Evaluations the non-monotone trigger looks back over."""
     average_epoch: int = 200
     """Epoch after which averaging starts when `average` is 'epoch' or 'doubling'."""
+    decay_epoch: int | None = None
+    """Epoch after which all learning rates fall, by as much each epoch, to just above 0; None keeps them."""
 
     def __post_init__(self) -> None:
         _positive("optim.lr", self.lr)
@@ -190,6 +192,14 @@ class OptimConfig:
         _not_negative("optim.average_epoch", self.average_epoch)
         if self.average == "doubling":
             _positive("optim.average_epoch", self.average_epoch)
+        if self.decay_epoch is not None:
+            _not_negative("optim.decay_epoch", self.decay_epoch)
+
+    def pace(self, epoch: int, epochs: int) -> float:
+        """What multiplies the learning rates in the epoch after `epoch` of them, of `epochs` in all."""
+        if self.decay_epoch is None or epoch < self.decay_epoch:
+            return 1.0
+        return (epochs - epoch) / (epochs - self.decay_epoch + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +241,11 @@ class Config:
                 _positive(name, getattr(self, name))
         _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
         _one_of("recurrence", self.recurrence, ("auto", "library", "persistent"))
+        if self.optim.decay_epoch is not None and self.optim.decay_epoch >= self.epochs:
+            raise ValueError(
+                f"`optim.decay_epoch` must be below epochs ({self.epochs}); got {self.optim.decay_epoch}. "
+                "Give the epoch after which the rates fall, or None to keep them."
+            )
         if self.recurrence == "persistent" and self.precision != "bfloat16":
             raise ValueError(
                 f"`recurrence` 'persistent' must come with precision 'bfloat16'; got {self.precision!r}. Set "

@@ -16,6 +16,7 @@ from torch import (
     Tensor,
     _foreach_add,  # pyright: ignore[reportPrivateImportUsage]
     _foreach_add_,  # pyright: ignore[reportPrivateImportUsage]
+    _foreach_mul,  # pyright: ignore[reportPrivateImportUsage]
     _foreach_mul_,  # pyright: ignore[reportPrivateImportUsage]
 )
 from torch.optim import Optimizer
@@ -98,6 +99,8 @@ class AveragedSGD(Optimizer):
         self.averaging = isinstance(trigger, AtEpoch) and trigger.epoch == 0
         # Steps averaged over. A tensor beside the parameters, so that a CUDA graph can count them.
         self._count: Tensor | None = None
+        # What rates are multiplied by, unless it never was anything but 1; a tensor for the same reason.
+        self._pace: Tensor | None = None
 
     @torch.no_grad()
     def step(
@@ -126,6 +129,14 @@ class AveragedSGD(Optimizer):
         if self.averaging:
             self._average()
         return loss
+
+    def set_pace(self, pace: float) -> None:
+        """Multiply all learning rates by `pace` from now on, in CUDA graphs too if called before they are."""
+        if not 0.0 < pace <= 1.0:
+            raise ValueError(f"`pace` must be above 0 and at most 1; got {pace}. Pass 1 for the full rate.")
+        if self._pace is None:
+            self._pace = torch.ones((), device=next(self._parameters()).device)
+        self._pace.fill_(pace)
 
     @property
     def averaged_steps(self) -> int:
@@ -184,6 +195,8 @@ class AveragedSGD(Optimizer):
         gradients: list[Tensor] | tuple[Tensor, ...] = [p.grad for p in parameters]
         if group["weight_decay"] != 0.0:
             gradients = _foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        if self._pace is not None:
+            gradients = _foreach_mul(gradients, self._pace)
         _foreach_add_(parameters, gradients, alpha=-group["lr"] * scale)
 
     def _average(self) -> None:
@@ -231,7 +244,7 @@ class AveragedSGD(Optimizer):
                     self.state[parameter]["average"] = parameter.detach().clone()
                 average = self.state[parameter]["average"] if self.averaging else None
                 moved.append(Moved(parameter, parameter.grad, average, rate, decay))
-        update(moved, factor, weight)
+        update(moved, factor, self._pace, weight)
 
     def _parameters(self) -> Iterator[Tensor]:
         for group in self.param_groups:

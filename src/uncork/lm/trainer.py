@@ -135,6 +135,8 @@ def _train(
     clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
     while not finished:
         model.train()
+        if config.optim.decay_epoch is not None:
+            optimizer.set_pace(config.optim.pace(at.epoch, config.epochs))
         while at.start < train_TB.shape[0] - 1 and at.step != config.max_steps:
             length = min(draw_length(config.data, lengths), train_TB.shape[0] - 1 - at.start)
             step(length, at.epoch)

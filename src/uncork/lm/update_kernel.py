@@ -23,10 +23,11 @@ class Moved(NamedTuple):
     decay: float
 
 
-def update(moved: list[Moved], factor: Tensor | None, weight: Tensor | None) -> None:
-    """p -= rate (factor g + decay p), then average += weight (p - average) for those that have one.
+def update(moved: list[Moved], factor: Tensor | None, pace: Tensor | None, weight: Tensor | None) -> None:
+    """p -= pace rate (factor g + decay p), then average += weight (p - average) for those that have one.
 
-    `factor` and `weight`, numbers on the device, are read there. Without `weight` averages are left alone.
+    `factor`, `pace` and `weight`, numbers on the device, are read there. Without `weight` averages are left
+    alone.
     """
     # Large ones together: a launch has as many programs for its smallest as for its largest.
     moved = sorted(moved, key=lambda one: -one.parameter.numel())
@@ -39,8 +40,8 @@ def update(moved: list[Moved], factor: Tensor | None, weight: Tensor | None) -> 
             update_kernel[(triton.cdiv(sizes[0], BLOCK), len(some))](
                 parameters, tuple(one.gradient for one in some), averages, sizes,
                 tuple(one.rate for one in some), tuple(one.decay for one in some),
-                parameters[0] if factor is None else factor, parameters[0] if weight is None else weight,
-                COUNT=len(some), CLIPPED=factor is not None, AVERAGED=weight is not None, BLOCK=BLOCK,
+                factor, pace, parameters[0] if weight is None else weight,
+                COUNT=len(some), AVERAGED=weight is not None, BLOCK=BLOCK,
                 num_warps=8,
             )  # fmt: skip
 
@@ -52,18 +53,19 @@ def _average(one: Moved) -> Tensor:
 
 @triton.jit
 def update_kernel(
-    parameters, gradients, averages, sizes, rates, decays, factor_ptr, weight_ptr,
-    COUNT: tl.constexpr, CLIPPED: tl.constexpr, AVERAGED: tl.constexpr, BLOCK: tl.constexpr,
+    parameters, gradients, averages, sizes, rates, decays, factor_ptr, pace_ptr, weight_ptr,
+    COUNT: tl.constexpr, AVERAGED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The second index of a program says which of the tensors is its own."""
     which = tl.program_id(1)
-    factor = tl.load(factor_ptr) if CLIPPED else 1.0
+    factor = 1.0 if factor_ptr is None else tl.load(factor_ptr)
+    pace = 1.0 if pace_ptr is None else tl.load(pace_ptr)
     weight = tl.load(weight_ptr) if AVERAGED else 0.0
     for i in tl.static_range(COUNT):
         if which == i:
             update_array(
-                parameters[i], gradients[i], averages[i], sizes[i], rates[i], decays[i], factor, weight,
-                AVERAGED, BLOCK,
+                parameters[i], gradients[i], averages[i], sizes[i], pace * rates[i], decays[i], factor,
+                weight, AVERAGED, BLOCK,
             )  # fmt: skip
 
 

@@ -54,8 +54,11 @@ def _progress(record: dict[str, Any]) -> tuple[bool, int]:
 
 
 def deciding(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration as `path: value`, without the fields that change no number."""
-    return {path: value for path, value in flat(config).items() if path not in FREE}
+    """A configuration as `path: value`, without the fields that change no number.
+
+    Nor those that are None, which configurations from before there was such a field do not have.
+    """
+    return {path: value for path, value in flat(config).items() if path not in FREE and value is not None}
 
 
 def described(record: dict[str, Any]) -> dict[str, Any]:

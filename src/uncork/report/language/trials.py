@@ -23,7 +23,7 @@ CORPORA = {
 # What every arm of a comparison must share; the published mixtures have other widths and batches.
 BUDGET = (
     "data.corpus", "data.limit_tokens", "epochs", "max_steps", "finetune", "precision",
-    "optim.average", "optim.average_epoch", "optim.patience", "model.head.products",
+    "optim.average", "optim.average_epoch", "optim.patience", "optim.decay_epoch", "model.head.products",
 )  # fmt: skip
 # What is tuned for each head by itself: a control is the one that did best on valid, whatever these are.
 TUNED = (
@@ -246,11 +246,13 @@ def _title(budget: dict[str, Any]) -> str:
 
 
 def _details(budget: dict[str, Any]) -> str:
-    """Averaging and precision, which all runs of a trial share."""
+    """Averaging, rates and precision, which all runs of a trial share."""
     parts = [{"never": "no averaging"}.get(budget["optim.average"], "non-monotone averaging")]
     if budget["optim.average"] in ("epoch", "doubling"):
         anew = ", anew at every doubling" if budget["optim.average"] == "doubling" else ""
         parts = [f"averaging after epoch {budget['optim.average_epoch']}{anew}"]
+    if budget["optim.decay_epoch"] is not None:
+        parts.append(f"rates falling after epoch {budget['optim.decay_epoch']}")
     parts.append(budget["precision"] or "float32")
     if budget["model.head.products"] != "float32":
         parts.append(f"the head's products too in {budget['model.head.products']}")
