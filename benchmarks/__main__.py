@@ -103,7 +103,7 @@ def _add_measurements(commands: Any) -> None:
     gpu.add_argument("--seconds", type=float, default=60.0, help="time for each group, 60 unless told")
     gpu.add_argument("--spreads", nargs="+", type=float, choices=SPREADS, default=SPREADS, help="of logits")
     gpu.add_argument(
-        "--modes", nargs="+", choices=MODES, default=MODES, help="ways of calling; both unless told"
+        "--modes", nargs="+", choices=MODES, default=MODES, help="ways of calling; all unless told"
     )
     gpu.add_argument(
         "--leave-out", nargs="+", default=(), metavar="NAME", help='contenders, such as "CCE exact"'
@@ -145,7 +145,7 @@ def _add_presentations(commands: Any) -> None:
 # Written out, so that asking for help does not import torch; a test compares them with `benchmarks.groups`.
 GROUPS = ("large", "wide", "penn", "wikitext2", "scaling", "deterministic")
 SPREADS = (0.3, 3.5)
-MODES = ("calls", "CUDA graph")
+MODES = ("calls", "CUDA graph", "graphed calls")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.counters import SHAPES
-from benchmarks.groups import CALLS, COMPONENTS, SPREADS
+from benchmarks.groups import COMPONENTS, MODES, SPREADS
 from benchmarks.page import tally
 from benchmarks.plots import AXES
 from benchmarks.roofline import fixed_order, roofline
@@ -143,7 +143,7 @@ def _line(verdict: Verdict, block: Block) -> list[str]:
     return [
         target.contender.removeprefix("uncork "),
         f"{block.spread:g}",
-        "graph" if block.mode != CALLS else block.mode,
+        MODES[block.mode],
         "" if own is None or own.ms is None else f"{own.ms:.3f}",
         "" if not time or verdict.found is None else f"{verdict.found:.3f}x {verdict.rival}",
         f"at most {target.limit:.3g}{'x' if time else ' MiB'}",

@@ -27,7 +27,7 @@ DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 ROW_SECONDS = 1.0
 # Of the time left to a group this share goes to samples; the rest to making contenders and to memory.
 SAMPLING = 0.6
-SPREADS, MODES = groups.SPREADS, (groups.CALLS, groups.GRAPH)
+SPREADS, MODES = groups.SPREADS, tuple(groups.MODES)
 # How a sample is started; see `Device.seconds`. Older rows do not say.
 SAMPLED = "right after a call"
 GATED = (who.SOFTMAX, who.PLIF_, who.SIGSOFTMAX, who.SOFTCAP, who.SCALE, who.MOS, who.MOS_PLIF)
@@ -249,6 +249,8 @@ def _prepared(row: Row, problem: Problem, makers: _Makers, device: Device) -> tu
         row = replace(row, moved_bytes=2 * size if name == who.COPY else None)
     else:
         loss = makers.loss(name)
+        if block.mode == groups.GRAPHED and device.cuda:
+            loss = losses.Graphed(loss, problem)
         step = losses.step_of(loss, problem, who.AROUND.get(name, contextlib.nullcontext))
         # The least a loss moves beside its products: every logit read once, every gradient written once.
         logits = block.tokens * block.words * (block.components if "MoS" in name else 1)
@@ -258,7 +260,7 @@ def _prepared(row: Row, problem: Problem, makers: _Makers, device: Device) -> tu
         step()
     if block.mode == groups.GRAPH:
         return row, device.captured(step)
-    if name not in who.FLOORS:
+    if block.mode == groups.CALLS and name not in who.FLOORS:
         row = replace(row, peak_bytes=device.peak_bytes(step))
     return row, step
 

@@ -143,6 +143,39 @@ class OurMixture(Ours):
         )
 
 
+class Graphed(nn.Module):
+    """A loss whose ordinary calls replay CUDA graphs, one of each pass: `torch.cuda.make_graphed_callables`.
+
+    What comes anew with each batch is copied into the graphs' memory, as it would be in training.
+    """
+
+    def __init__(self, loss: Loss, problem: Problem) -> None:
+        super().__init__()
+        fresh = lambda t: t.detach().clone().requires_grad_(t.requires_grad)
+        samples = tuple(fresh(t) if name in BATCH else t for name, t in problem.items())
+        # A loss may leave some of the problem unread: a mixture has no use for hidden states.
+        self.call = torch.cuda.make_graphed_callables(
+            _OfTensors(loss, tuple(problem)), samples, allow_unused_input=True
+        )
+
+    def forward(self, p: Problem) -> Tensor:
+        return self.call(*p.values())
+
+
+BATCH = ("hidden", "target")
+
+
+class _OfTensors(nn.Module):
+    """A loss that takes a problem's tensors one by one."""
+
+    def __init__(self, loss: Loss, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.loss, self.names = loss, names
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.loss(dict(zip(self.names, tensors, strict=True)))
+
+
 def step_of(
     loss: Loss,
     problem: Problem,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks import contenders as who
-from benchmarks.groups import CALLS, GRAPH
+from benchmarks.groups import CALLS, GRAPH, GRAPHED
 from benchmarks.rows import Block, Row, by_block
 from benchmarks.table import markdown
 from benchmarks.targets import Verdict, verdicts
@@ -17,9 +17,10 @@ NOTES = f"""## What the columns mean
   table, in random order, by CUDA events. Each is taken right after an untimed call of its own, as steps of a
   training loop follow each other; where **sampled** is not recorded, the device was idle in between, and what
   the host does before its first launch counts. A sample of a short step is several calls, caches warm.
-- **{CALLS}** are ordinary calls from Python; **{GRAPH}** is a replay of the same step. Small shapes are
-  bound by launches, and a training loop may run them in a graph. A contender that waits for the device
-  cannot be one.
+- **{CALLS}** are ordinary calls from Python; **{GRAPH}** is a replay of the same step; **{GRAPHED}** are
+  ordinary calls of a loss that went through `torch.cuda.make_graphed_callables`, with hidden states and
+  targets copied in. Small shapes are bound by launches, and a training loop may run them in a graph. A
+  contender that waits for the device cannot be one.
 - **peak MiB**: the most that was allocated during a step, less what was before it. **extra**: the same less
   the gradients of input, weight, latents and log-priors, which are results; those of a function's parameters
   count as extra. Memory is that of calls: a graph keeps its own.

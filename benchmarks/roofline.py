@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from benchmarks import contenders as who
-from benchmarks.groups import CALLS, GRAPH, SPREADS
+from benchmarks.groups import GRAPH, MODES, SPREADS
 from benchmarks.page import floor_ms
 from benchmarks.rows import Block, Row, by_block
 from benchmarks.table import markdown
@@ -28,7 +28,7 @@ def roofline(rows: list[Row]) -> str:
     lines, blocks = [], by_block(rows)
     for block, row_of in blocks.items():
         # What waits for the host says nothing of the GPU.
-        replayed = block.mode == CALLS and replace(block, mode=GRAPH) in blocks
+        replayed = block.mode != GRAPH and replace(block, mode=GRAPH) in blocks
         if block.spread == SPREADS[-1] and not block.axis and not replayed:
             lines += [line for name in OURS if (line := _floor_line(block, name, row_of))]
     return markdown(ROOFLINE, lines)
@@ -43,7 +43,7 @@ def fixed_order(rows: list[Row]) -> str:
             memory = ["" if row.beyond_mib is None else f"{row.beyond_mib:.0f}" for row in (free, fixed)]
             ratio = f"{fixed.ms / free.ms:.2f}x"
             lines.append(
-                [_sizes(block), block.dtype, _mode(block), _ms(free.ms), _ms(fixed.ms), ratio, *memory]
+                [_sizes(block), block.dtype, MODES[block.mode], _ms(free.ms), _ms(fixed.ms), ratio, *memory]
             )
     return markdown(FIXED, lines)
 
@@ -63,10 +63,6 @@ def _floor_line(block: Block, name: str, row_of: dict[str, Row]) -> list[str] | 
 
 def _sizes(block: Block) -> str:
     return " x ".join(f"{size:,}" for size in block.sizes)
-
-
-def _mode(block: Block) -> str:
-    return "calls" if block.mode == CALLS else "graph"
 
 
 def _ms(value: float) -> str:

@@ -62,6 +62,28 @@ def test_dry_run_of_every_kind_of_row(tmp_path):
     assert "- commit: abc" in text and "| uncork MoS: at most 15x torch eager" in text
 
 
+def test_a_graphed_loss_gets_each_batch_by_copy_and_weights_as_they_are(monkeypatch):
+    """And gives the same loss and gradients; what torch does with graphs is for a GPU to show."""
+    given = []
+
+    def graphed(module, samples, allow_unused_input):
+        assert allow_unused_input
+        given.extend(samples)
+        return module
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    problem = losses.make_problem((6, 4, 9), components=2)
+    plain, loss = losses.Eager(who.Scale()), losses.Eager(who.Scale())
+    wrapped = losses.Graphed(loss, problem)
+    for (name, tensor), sample in zip(problem.items(), given, strict=True):
+        assert torch.equal(sample, tensor) and sample.requires_grad == tensor.requires_grad
+        assert (sample is tensor) == (name not in ("hidden", "target"))
+    assert list(wrapped.parameters()) == list(loss.parameters())
+    found, right = losses._outcome(wrapped, problem), losses._outcome(plain, problem)
+    assert len(found) == len(right) == 4
+    assert all(map(torch.equal, found.values(), right.values()))
+
+
 def test_products_in_chunks_are_those_of_all_rows(monkeypatch):
     """As many as there are, the last chunk too; and of the gradient that is given to every chunk."""
     monkeypatch.setattr(who.chunked, "FEWEST_ROWS", 24)
@@ -80,7 +102,7 @@ def test_products_in_chunks_are_those_of_all_rows(monkeypatch):
 
 def test_every_group_is_on_the_command_line_and_has_distinct_blocks():
     assert tuple(groups.GROUPS) == command.GROUPS
-    assert groups.SPREADS == command.SPREADS and (groups.CALLS, groups.GRAPH) == command.MODES
+    assert groups.SPREADS == command.SPREADS and tuple(groups.MODES) == command.MODES
     for tiny in (False, True):
         blocks = [b for group in groups.GROUPS for s in groups.sections(group, tiny) for b in s.blocks()]
         assert len(blocks) == len(set(blocks))

@@ -135,6 +135,20 @@ def captured(head, hidden, target, **keywords):
     return graph, results
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+@over_heads
+def test_graphed_callables(name):
+    """What docs/howto/small-batches.md advises: calls that replay one graph forward and one backward."""
+    head, graphed = head_of(name), head_of(name)
+    sample, target = batch(0)
+    torch.cuda.make_graphed_callables(graphed, (sample.requires_grad_(), target))
+    call = lambda hidden, target, backend: graphed(hidden, target)
+    for seed in (1, 2):
+        hidden, target = batch(seed)
+        expected = step(head, head, hidden, target)
+        assert_same(step(call, graphed, hidden, target), expected, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("chunk", [10**9, 300_000], ids=["one_chunk", "several"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
 @over_reductions
