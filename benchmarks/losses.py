@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +155,7 @@ class Graphed(nn.Module):
         fresh = lambda t: t.detach().clone().requires_grad_(t.requires_grad)
         samples = tuple(fresh(t) if name in BATCH else t for name, t in problem.items())
         # A loss may leave some of the problem unread: a mixture has no use for hidden states.
-        self.call = torch.cuda.make_graphed_callables(
+        self.call: Any = torch.cuda.make_graphed_callables(
             _OfTensors(loss, tuple(problem)), samples, allow_unused_input=True
         )
 

@@ -221,8 +221,8 @@ def test_the_kernels_page_says_of_which_commit_each_part_is():
     text = page("kernels.md")
     for phrase in (
         f"The two shapes of 8,192 tokens are of {of['large']}",
-        f"that of Penn Treebank (1,400 tokens) is of {of['penntf32']} in TF32 and of {of['penn']} in bfloat16, "
-        f"whose calls at spread 0.3 are of {of['penn0.3calls']} too",
+        f"that of Penn Treebank (1,400 tokens) is of {of['penntf32']} in TF32 and of {of['penn']} in "
+        f"bfloat16, whose calls at spread 0.3 are of {of['penn0.3calls']} too",
         "That of WikiText-2 (2,800 tokens), the figures",
         f"the figures against N and V and the sums in fixed order are of {of['wikitext2']}",
         f"the figure against k is of {of['scalingk']}",
