@@ -52,7 +52,7 @@ class Options:
     @property
     def backend(self) -> str:
         """uncork's, asked for by name so that nothing else can run in its place."""
-        return "chunked" if triton.available(torch.device(self.device)) else "triton"
+        return "chunked" if triton.obstacle(torch.device(self.device)) else "triton"
 
 
 def run(options: Options, out: Path) -> int:

@@ -77,7 +77,7 @@ CHUNKED_TORCH = Backend("chunked_torch", "chunked", around=cpu_pass.disabled)
 # chosen when Triton is imported: a run of its own, TRITON_INTERPRET=1 pytest -k triton (see the Makefile).
 TRITON = Backend(
     "triton", "triton", around=as_on_a_gpu, tabulates=True, narrow=True, slow=DEVICE.type == "cpu",
-    missing=triton.available(DEVICE),
+    missing=triton.obstacle(DEVICE),
 )  # fmt: skip
 ALL_BACKENDS = [b for b in (REFERENCE, CHUNKED, CHUNKED_TORCH, TRITON) if not b.missing]
 

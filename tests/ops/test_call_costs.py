@@ -51,7 +51,7 @@ def launches(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     monkeypatch.setitem(chunked.DEFAULT_CHUNK_BYTES, "cpu", chunked.DEFAULT_CHUNK_BYTES["cuda"])
     monkeypatch.setattr(matmul, "TF32_ON", {"cpu"})
-    monkeypatch.setattr(triton, "available", lambda device: "")
+    monkeypatch.setattr(triton, "obstacle", lambda device: "")
     monkeypatch.setattr(validate, "values", lambda problem: None)
     monkeypatch.setattr(custom, "PLAIN", (*custom.PLAIN, FakeTensor))
     return names

@@ -76,7 +76,7 @@ class PLIF(AbstractMonotone):
         """
         narrow = self.v.dtype.itemsize < 4
         compiling = torch.compiler.is_compiling()
-        if self.v.is_cuda and not narrow and not compiling and not triton.available(self.v.device):
+        if self.v.is_cuda and not narrow and not compiling and not triton.obstacle(self.v.device):
             from uncork.ops.triton.knots import knot_values
 
             return knot_values(self.v, self.bound)

@@ -219,7 +219,7 @@ class AveragedSGD(Optimizer):
     def _can_fuse(self) -> bool:
         """Whether the kernel can take the step: float32, a gradient for each, averages of all or none."""
         parameters = list(self._parameters())
-        if not parameters or triton.available(parameters[0].device):
+        if not parameters or triton.obstacle(parameters[0].device):
             return False
         gradients = [p.grad for p in parameters if p.grad is not None]
         averages = [self.state[p]["average"] for p in parameters if p in self.state]

@@ -64,7 +64,7 @@ def unsuited(hidden_size: int, streams: int, device: torch.device) -> str | None
     needed = max(shared_bytes(macros(hidden_size, streams)))
     if needed > chip.shared_memory_per_block_optin:
         return f"its blocks need {needed} bytes of shared memory, of {chip.shared_memory_per_block_optin}"
-    if reason := triton.available(device):
+    if reason := triton.obstacle(device):
         return f"its operands are made by Triton: {reason}"
     if not nvrtc.can_compile(device.index):
         return "torch's run-time compiler must work"

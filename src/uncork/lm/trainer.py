@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
 from uncork.lm.config import Config, DataConfig
@@ -33,7 +32,7 @@ from uncork.lm.run_folder import (
     open_folder,
     reopen_folder,
 )  # fmt: skip
-from uncork.lm.snapshot import Position, restore, snapshot
+from uncork.lm.snapshot import Position, Snapshot, restore, snapshot
 from uncork.lm.step import Carried, GraphedStep, TrainingStep
 from uncork.lm.tensorboard import Events
 from uncork.lm.way import Way
@@ -89,127 +88,193 @@ def _train(
         progress.say(f"nothing to resume in {folder}: starting")
     with world.first_goes_first():  # it downloads, the others find the files
         corpus = build_corpus(config.data, progress.download)
-    train_TB, valid_TB, test_TB = _streams(config.data, corpus, world)
-    valid_length = reading_length(valid_TB, config.data.bptt)
+    run = _Run(config, folder, corpus, way, world, progress, loaded)
+    while not run.finished:
+        run.train_epoch(stop)
+        run.end_epoch()
+    return run.end()
 
-    torch.manual_seed(config.seed)
-    model = build_model(config, corpus.num_words).to(world.device)
-    if config.finetune is not None and loaded is None:  # a state replaces the weights anyway
-        load_start(Path(config.finetune), model, corpus)
-    optimizer = build_optimizer(config, model)
-    forward = world.wrap(model)
-    # Weights above are drawn alike everywhere; dropout masks from here on differ by process, the
-    # lengths of windows do not.
-    torch.manual_seed(mask_seed(config.seed, world.rank))
-    lengths = torch.Generator().manual_seed(config.seed)
 
-    at = Position()
-    carried = Carried.fresh(model, train_TB.shape[1], world.device)
-    if loaded is not None:
-        at = restore(loaded, carried, model, optimizer, lengths, corpus, world)
-        progress.say(f"resumed after step {at.step}")
-    if world.is_first:
-        if loaded is None:
-            open_folder(config, folder, corpus)
-        else:
-            reopen_folder(folder, corpus, at.step)
-        cut_metrics(folder / "metrics.jsonl", at.evaluations)
-    events = Events(folder, enabled=config.tensorboard and world.is_first)
+class _Run:
+    """What a run trains and how far it is; made anew, or as `loaded` left it."""
 
-    best = BestModel(folder / "model.safetensors")
-    if config.finetune is not None and loaded is None:  # no later model may be better than this start
-        at.best_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
-        if world.is_first:
-            best.take(model, {"step": 0, "valid_nll": at.best_nll})
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        corpus: Corpus,
+        way: Way,
+        world: World,
+        progress: Progress,
+        loaded: Snapshot | None,
+    ) -> None:
+        self.config, self.folder, self.corpus = config, folder, corpus
+        self.way, self.world, self.progress = way, world, progress
+        self.train_TB, self.valid_TB, self.test_TB = _streams(config.data, corpus, world)
+        self.valid_length = reading_length(self.valid_TB, config.data.bptt)
 
-    def save() -> None:
-        tensors, facts = snapshot(at, carried, model, optimizer, lengths, corpus, world)
-        if world.is_first:
-            best.write()  # before the state that counts on it
-            save_state(folder / "state", at.step, tensors, facts)
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, corpus.num_words).to(world.device)
+        if config.finetune is not None and loaded is None:  # a state replaces the weights anyway
+            load_start(Path(config.finetune), self.model, corpus)
+        self.optimizer = build_optimizer(config, self.model)
+        forward = world.wrap(self.model)
+        # Weights above are drawn alike everywhere; dropout masks from here on differ by process, the
+        # lengths of windows do not.
+        torch.manual_seed(mask_seed(config.seed, world.rank))
+        self.lengths = torch.Generator().manual_seed(config.seed)
 
-    step = TrainingStep(config, model, forward, optimizer, train_TB, carried)
-    step = GraphedStep(step) if way.graphs else step
-    # A run stopped after its last step, in mid-epoch, still has that part of the epoch to evaluate.
-    finished = at.start == 0 and (at.epoch >= config.epochs or at.step == config.max_steps)
-    clock, clock_step, epoch_began = time.monotonic(), at.step, time.monotonic()
-    while not finished:
-        model.train()
+        self.at = Position()
+        self.carried = Carried.fresh(self.model, self.train_TB.shape[1], world.device)
+        if loaded is not None:
+            self.at = restore(loaded, self.carried, self.model, self.optimizer, self.lengths, corpus, world)
+            progress.say(f"resumed after step {self.at.step}")
+        self._open_folder(new=loaded is None)
+        self.events = Events(folder, enabled=config.tensorboard and world.is_first)
+        self.best = BestModel(folder / "model.safetensors")
+        if config.finetune is not None and loaded is None:  # no later model may be better than this start
+            self._keep_if_best(world.agree(evaluate(self.model, self.valid_TB, self.valid_length).nll))
+
+        step = TrainingStep(config, self.model, forward, self.optimizer, self.train_TB, self.carried)
+        self.step = GraphedStep(step) if way.graphs else step
+        # A run stopped after its last step, in mid-epoch, still has that part of the epoch to evaluate.
+        self.finished = self.at.start == 0 and self._has_ended
+        self.clock, self.clock_step = time.monotonic(), self.at.step
+        self.epoch_began = time.monotonic()
+
+    def train_epoch(self, stop: StopRequest) -> None:
+        """What is left of an epoch; raises `Interrupted`, with all saved, if asked to stop."""
+        config, at, world = self.config, self.at, self.world
+        self.model.train()
         if config.optim.decay_epoch is not None:
-            optimizer.set_pace(config.optim.pace(at.epoch, config.epochs))
-        while at.start < train_TB.shape[0] - 1 and at.step != config.max_steps:
-            length = min(draw_length(config.data, lengths), train_TB.shape[0] - 1 - at.start)
-            step(length, at.epoch)
+            self.optimizer.set_pace(config.optim.pace(at.epoch, config.epochs))
+        while at.start < self.train_TB.shape[0] - 1 and at.step != config.max_steps:
+            length = min(draw_length(config.data, self.lengths), self.train_TB.shape[0] - 1 - at.start)
+            self.step(length, at.epoch)
             at.start += length
             at.epoch_tokens += length
             at.step += 1
             if at.step % config.log_every == 0:
-                mean_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
-                _check_finite("training", mean_nll, at)
-                now = time.monotonic()
-                milliseconds = 1000.0 * (now - clock) / (at.step - clock_step)
-                progress.step(
-                    _share_done(config, at, train_TB), at.step, at.epoch + 1, mean_nll, milliseconds
-                )
-                clock, clock_step = now, at.step
+                self._show_step()
             may_stop = world.size == 1 or at.step % STOP_CHECK_STEPS == 0
             if may_stop and world.any(bool(stop)):
-                save()
-                raise Interrupted(stop.signal or 0, at.step, folder)
+                self._save()
+                raise Interrupted(stop.signal or 0, at.step, self.folder)
             if config.save_every and at.step % config.save_every == 0:
-                save()
+                self._save()
 
-        train_nll = _mean(world, carried.epoch_nll, at.epoch_tokens)
-        train_seconds = time.monotonic() - epoch_began
+    def end_epoch(self) -> None:
+        """Evaluate, tell, save, and stand at the start of the next."""
+        at = self.at
+        train_nll, train_seconds = self._train_nll(), time.monotonic() - self.epoch_began
         if at.evaluations == 0:
             # So that a folder with measurements but no state is known to have lost its state.
             _check_finite("training", train_nll, at)
-            save()
-        with optimizer.averaged():
-            valid_nll = world.agree(evaluate(model, valid_TB, valid_length).nll)
+            self._save()
+        with self.optimizer.averaged():
+            valid_nll = self.world.agree(evaluate(self.model, self.valid_TB, self.valid_length).nll)
             _check_finite("validation", valid_nll, at)
-            if valid_nll < at.best_nll:
-                at.best_nll = valid_nll
-                if world.is_first:
-                    best.take(model, {"step": at.step, "valid_nll": valid_nll})
-        record = {
-            "epoch": at.epoch + 1, "step": at.step, "averaging": optimizer.averaging,
-            "train_nll": train_nll, "valid_nll": valid_nll,
-            "valid_perplexity": math.exp(min(valid_nll, 700.0)),
-            "train_seconds": train_seconds, "seconds": time.monotonic() - epoch_began,
-        }  # fmt: skip
-        fired = optimizer.observe(valid_nll)
-        if world.is_first:
-            append_jsonl(folder / "metrics.jsonl", record)
-            events.write(record)
-        progress.say(
-            f"epoch {at.epoch + 1}: train ppl {math.exp(min(train_nll, 30.0)):.2f}, valid ppl "
-            f"{record['valid_perplexity']:.2f}, {record['seconds']:.1f} s, "
-            f"left {progress.left(_share_done(config, at, train_TB))}"
-        )
+            self._keep_if_best(valid_nll)
+        averaging = self.optimizer.averaging
+        fired = self.optimizer.observe(valid_nll)
+        self._record_epoch(
+            {
+                "epoch": at.epoch + 1, "step": at.step, "averaging": averaging,
+                "train_nll": train_nll, "valid_nll": valid_nll,
+                "valid_perplexity": math.exp(min(valid_nll, 700.0)),
+                "train_seconds": train_seconds, "seconds": time.monotonic() - self.epoch_began,
+            }
+        )  # fmt: skip
         at.epoch, at.start, at.epoch_tokens = at.epoch + 1, 0, 0
         at.evaluations += 1
-        carried.clear_()
-        epoch_began = time.monotonic()
-        finished = (
-            at.epoch >= config.epochs
-            or at.step == config.max_steps
-            or (fired and config.finetune is not None)
-        )
-        if not finished and at.epoch % config.save_epochs == 0:
-            save()
+        self.carried.clear_()
+        self.epoch_began = time.monotonic()
+        self.finished = self._has_ended or (fired and self.config.finetune is not None)
+        if not self.finished and at.epoch % self.config.save_epochs == 0:
+            self._save()
 
-    if world.is_first:
-        best.write()
-    world.wait()
-    load_model(folder / "model.safetensors", model)
-    result = _result(config, model, valid_TB, test_TB, at, folder) | way._asdict()
-    if world.is_first:
-        write_json(folder / "result.json", result)
-    progress.say(f"valid ppl {result['valid_perplexity']:.2f}, test ppl {result['test_perplexity']:.2f}")
-    events.close()
-    world.wait()
-    return result
+    def end(self) -> dict[str, Any]:
+        """The scores of the best model, written down."""
+        if self.world.is_first:
+            self.best.write()
+        self.world.wait()
+        load_model(self.folder / "model.safetensors", self.model)
+        result = self._result() | self.way._asdict()
+        if self.world.is_first:
+            write_json(self.folder / "result.json", result)
+        self.progress.say(
+            f"valid ppl {result['valid_perplexity']:.2f}, test ppl {result['test_perplexity']:.2f}"
+        )
+        self.events.close()
+        self.world.wait()
+        return result
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.at.epoch >= self.config.epochs or self.at.step == self.config.max_steps
+
+    @property
+    def _share_done(self) -> float:
+        config, at = self.config, self.at
+        by_epochs = (at.epoch + at.start / self.train_TB.shape[0]) / config.epochs
+        by_steps = at.step / config.max_steps if config.max_steps else 0.0
+        return min(1.0, max(by_epochs, by_steps))
+
+    def _train_nll(self) -> float:
+        """The mean over the epoch so far, and over processes."""
+        return self.world.mean(self.carried.epoch_nll).item() / self.at.epoch_tokens
+
+    def _open_folder(self, new: bool) -> None:
+        if self.world.is_first:
+            if new:
+                open_folder(self.config, self.folder, self.corpus)
+            else:
+                reopen_folder(self.folder, self.corpus, self.at.step)
+            cut_metrics(self.folder / "metrics.jsonl", self.at.evaluations)
+
+    def _keep_if_best(self, valid_nll: float) -> None:
+        if valid_nll < self.at.best_nll:
+            self.at.best_nll = valid_nll
+            if self.world.is_first:
+                self.best.take(self.model, {"step": self.at.step, "valid_nll": valid_nll})
+
+    def _save(self) -> None:
+        tensors, facts = snapshot(
+            self.at, self.carried, self.model, self.optimizer, self.lengths, self.corpus, self.world
+        )
+        if self.world.is_first:
+            self.best.write()  # before the state that counts on it
+            save_state(self.folder / "state", self.at.step, tensors, facts)
+
+    def _show_step(self) -> None:
+        at, mean_nll = self.at, self._train_nll()
+        _check_finite("training", mean_nll, at)
+        now = time.monotonic()
+        milliseconds = 1000.0 * (now - self.clock) / (at.step - self.clock_step)
+        self.progress.step(self._share_done, at.step, at.epoch + 1, mean_nll, milliseconds)
+        self.clock, self.clock_step = now, at.step
+
+    def _record_epoch(self, record: dict[str, Any]) -> None:
+        if self.world.is_first:
+            append_jsonl(self.folder / "metrics.jsonl", record)
+            self.events.write(record)
+        self.progress.say(
+            f"epoch {record['epoch']}: train ppl {math.exp(min(record['train_nll'], 30.0)):.2f}, valid ppl "
+            f"{record['valid_perplexity']:.2f}, {record['seconds']:.1f} s, "
+            f"left {self.progress.left(self._share_done)}"
+        )
+
+    def _result(self) -> dict[str, Any]:
+        """The scores of the best model, which `model` holds by now, and what it learned."""
+        config, model, at = self.config, self.model, self.at
+        test_length = reading_length(self.test_TB, config.data.bptt)
+        valid = evaluate(model, self.valid_TB, self.valid_length)
+        test = evaluate(model, self.test_TB, test_length)
+        return make_result(config, model, at.step, at.epoch, valid, test, self.folder) | {
+            "valid_nll_parts": nll_by_part(model, self.valid_TB, self.valid_length),
+            "test_nll_parts": nll_by_part(model, self.test_TB, test_length),
+            "learned_function": learned_function(config, model, self.valid_TB),
+        }
 
 
 def _streams(config: DataConfig, corpus: Corpus, world: World) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,19 +284,6 @@ def _streams(config: DataConfig, corpus: Corpus, world: World) -> tuple[Tensor, 
     valid_TB = batchify(corpus.valid, config.valid_batch_size).to(world.device)
     test_TB = batchify(corpus.test, config.test_batch_size).to(world.device)
     return train_TB, valid_TB, test_TB
-
-
-def _result(
-    config: Config, model: LanguageModel, valid_TB: Tensor, test_TB: Tensor, at: Position, folder: Path
-) -> dict[str, Any]:
-    """The scores of the best model, which `model` holds by now, and what it learned."""
-    valid_length, test_length = (reading_length(text_TB, config.data.bptt) for text_TB in (valid_TB, test_TB))
-    valid, test = evaluate(model, valid_TB, valid_length), evaluate(model, test_TB, test_length)
-    return make_result(config, model, at.step, at.epoch, valid, test, folder) | {
-        "valid_nll_parts": nll_by_part(model, valid_TB, valid_length),
-        "test_nll_parts": nll_by_part(model, test_TB, test_length),
-        "learned_function": learned_function(config, model, valid_TB),
-    }
 
 
 def _check_seed(seed: int) -> None:
@@ -258,16 +310,6 @@ def draw_length(config: DataConfig, generator: torch.Generator) -> int:
     center = config.bptt if chance.item() < 0.95 else config.bptt / 2.0
     length = max(5, int(center + config.bptt_spread * noise.item()))
     return length if config.bptt_excess is None else min(length, config.bptt + config.bptt_excess)
-
-
-def _mean(world: World, total: Tensor, tokens: int) -> float:
-    return world.mean(total).item() / tokens
-
-
-def _share_done(config: Config, at: Position, train_TB: Tensor) -> float:
-    by_epochs = (at.epoch + at.start / train_TB.shape[0]) / config.epochs
-    by_steps = at.step / config.max_steps if config.max_steps else 0.0
-    return min(1.0, max(by_epochs, by_steps))
 
 
 def _check_finite(what: str, nll: float, at: Position) -> None:

@@ -219,7 +219,7 @@ def scaled_in_place(given: Sequence[Tensor | None], upstream: Tensor) -> list[Te
     """Every gradient times the upstream one; free, or nearly, when that is 1."""
     if not is_plain(upstream):  # a tracer would see a result of the forward pass change
         return [(g * upstream).to(g.dtype) if g is not None and g.numel() else g for g in given]
-    if upstream.is_cuda and not triton.available(upstream.device):
+    if upstream.is_cuda and not triton.obstacle(upstream.device):
         from uncork.ops.triton.kernel_pass import scale_in_place
 
         scale_in_place([g for g in given if g is not None and g.numel()], upstream)

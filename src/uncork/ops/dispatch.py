@@ -43,12 +43,12 @@ BACKENDS = {"reference": _reference_loss, "chunked": _chunked_loss, "triton": _c
 def resolve(backend: str, device: torch.device) -> str:
     """The name of the backend that will run; asking for one that cannot raises."""
     if backend == "auto":
-        on_gpu = device.type == "cuda" and not triton.available(device)
+        on_gpu = device.type == "cuda" and not triton.obstacle(device)
         return "triton" if on_gpu else "chunked"
     if not isinstance(backend, str) or backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
         raise ValueError(f'`backend` must be one of {names}, got {backend!r}. "auto" chooses by the device.')
-    if backend == "triton" and (reason := triton.available(device)):
+    if backend == "triton" and (reason := triton.obstacle(device)):
         raise ValueError(f'`backend` must be able to run: {reason}, got \'triton\'. Use "auto" or "chunked".')
     return backend
 

@@ -1,4 +1,4 @@
-"""The chunk pass as GPU kernels. Importing this package does not import Triton: see `available`."""
+"""The chunk pass as GPU kernels. Importing this package does not import Triton: see `obstacle`."""
 
 import importlib.util
 import os
@@ -10,8 +10,8 @@ import torch
 INSTALLED = importlib.util.find_spec("triton") is not None
 
 
-def available(device: torch.device) -> str:
-    """Empty if the kernels can run on `device`, else the reason they cannot."""
+def obstacle(device: torch.device) -> str:
+    """What keeps the kernels from running on `device`; empty if nothing does."""
     if not INSTALLED:
         return "Triton is not installed"
     if device.type == "cuda":
