@@ -1,6 +1,7 @@
 """What the documentation says of the runs of 320 epochs on Penn, of those on WikiText-2, and of all."""
 
 import csv
+import json
 import re
 import statistics
 from collections import defaultdict
@@ -70,6 +71,38 @@ def test_what_is_said_of_320_epochs():
         for name in ("train_nll", "valid_nll"):
             assert [line[name] for line in run["metrics"][:160]] == [line[name] for line in before]
     assert valid_of(first_seed()[MORE_PLIF])[160] != plif[160]
+
+
+def test_what_is_said_of_runs_that_were_stopped():
+    """By their epochs alone: none has a result."""
+    begun = {}
+    for line in (ROOT / "results" / "lm-penn-320.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        name, seed = run["config"]["name"].removeprefix("penn_"), run["config"]["seed"]
+        more = run["config"]["model"]["output_dropout"] == 0.5
+        begun[name + "_more" * (more and name == "softmax"), seed] = run
+    stopped = [run for run in begun.values() if run["result"] is None]
+    lasted = [len(run["metrics"]) for run in stopped]
+    seconds = [statistics.median(line["train_seconds"] for line in run["metrics"]) for run in stopped]
+    valid = {which: valid_of(run) for which, run in begun.items()}
+
+    def behind(name, seed, epoch):
+        return valid[name, seed][epoch] - valid["softmax", seed][epoch]
+
+    frozen = [[behind("plif_frozen", seed, epoch) for seed in (142, 143)] for epoch in (31, 172)]
+    more = [behind("softmax_more", 141, epoch) for epoch in (31, 172)]
+    # Of seed 141 the one with more dropout was ahead of the frozen one, and no longer is.
+    assert more[0] < behind("plif_frozen", 141, 31) and more[1] > behind("plif_frozen", 141, 172)
+    told = (
+        f"**Other seeds were stopped after {min(lasted)} to {max(lasted)} epochs**",
+        "behind softmax by {:.2f} and {:.2f} at epoch 31 with seeds 142 and 143, and by {:.2f} and {:.2f} at "
+        "172".format(*frozen[0], *frozen[1]),
+        f"was behind by {behind('plif_frozen', 141, 172):.2f}.",
+        "is {:.2f} behind plain softmax at epoch 31 and {:.2f} at 172".format(*more),
+        f"the five that were stopped took {min(seconds):.1f} to {max(seconds):.1f}.",
+    )
+    assert len(stopped) == 5
+    assert_told(told, page())
 
 
 def test_what_is_said_of_wikitext():
