@@ -65,6 +65,7 @@ def test_what_the_kernels_page_says_of_misses():
     assert {f"{x:.2f}" for x in both} == {"1.16"}
     floors = [ms("large", f"three products{more}", "bf16", 3.5) for more in ("", ", as PLIF has them")]
     mixture, replayed = penn("uncork MoS+PLIF", mos, GRAPH), penn(plif, "torch eager", GRAPH)
+    waiting = penn(softmax, "torch eager", CALLS)
     calls = [
         penn(one, other, CALLS)
         for one, other in ((plif, "torch eager"), (mos, eager), ("uncork MoS+PLIF", mos))
@@ -86,6 +87,7 @@ def test_what_the_kernels_page_says_of_misses():
         "it is {:.2f} and {:.2f} times MoS.".format(*mixture[:2]),
         f"the whole of MoS takes {ms('penn', mos, 'bf16', 0.3, mode=GRAPH):.1f} ms",
         f"to {ms('penn', mos, 'tf32', 3.5, mode=GRAPH):.2f} ms, with chunks that fill",
+        f"Softmax, which has no target there, takes {min(waiting):.1f} to {max(waiting):.1f} times",
         f"PLIF takes {min(calls[0]):.1f} to {max(calls[0]):.1f} times torch's eager softmax, where its graph "
         f"takes {min(replayed):.1f} to {max(replayed):.1f} times",
         f"MoS takes {min(calls[1]):.2f} to {max(calls[1]):.2f} of the eager one's time, and with PLIF "
@@ -131,6 +133,8 @@ def test_what_the_kernels_page_says_in_short():
         for name in (softmax, plif)
     }
     penn = {(b.dtype, b.mode): r for b, r in blocks.items() if b.group == "penn" and b.spread == 3.5}
+    in_graph = penn["bf16", GRAPH]
+    furthest = max(of(in_graph, name) for name in (plif, "uncork MoS+PLIF"))
     mine = lambda mode: [penn["bf16", mode][name].ms for name in (softmax, plif)]
     verdict_of = verdicts(read(newest))
     calls = [v for v in verdict_of if v.block and (v.block.group, v.block.mode) == ("penn", CALLS)]
@@ -149,6 +153,7 @@ def test_what_the_kernels_page_says_in_short():
         "that the GPU runs in {:.1f} and {:.1f} ms".format(*mine(GRAPH)),
         f"Torch's eager softmax takes {penn['bf16', CALLS][eager].ms:.1f} ms there",
         f"{100 * products:.0f} % of the floor at width 4,096",
+        f"far from the floor, up to {furthest:.1f} times in bfloat16",
         "Softmax is {} to {} % above it there. PLIF is {} to {} % above".format(*above),
         f"{moved[softmax]:.1f} GB a call for softmax and {moved[plif]:.1f} GB for PLIF at the largest shape",
         f"where the floor counts {large[1][softmax].moved_bytes / 1e9:.1f} GB",
