@@ -176,7 +176,8 @@ def test_what_is_said_in_short():
         f"{valid[MORE_PLIF] - valid[SOFTMAX]:.1f} worse on the validation text",
         f"is ahead by {test[SOFTMAX] - test[MOS]:.1f} perplexity on test, with one seed",
         "After 320 epochs PLIF is behind softmax on both texts, and a PLIF that is drawn at random and never "
-        f"learned is {own[1] - frozen[1]:.1f} ahead on test, with one seed each",
+        f"learned is {own[1] - frozen[1]:.1f} ahead on test, with one seed each. On WikiText-2 PLIF leads by "
+        f"{score(softmax, 'test') - score(plif, 'test'):.1f} on test after 80 epochs",
     )
     assert all(theirs > ours for theirs, ours in zip(learned, own, strict=True))
     for name in ("index.md", "getting-started.md", "../README.md"):

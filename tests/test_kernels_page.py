@@ -98,6 +98,11 @@ def test_what_the_kernels_page_says_of_misses():
         f"{small[0]:.1f} ms a call for softmax and {small[1]:.1f} ms for PLIF at 512 tokens",
     ]
     assert_told(said, page("kernels.md"))
+    told = (
+        f"softmax takes {min(waiting):.1f} to {max(waiting):.1f} times torch's eager one, and PLIF "
+        f"{min(calls[0]):.1f} to {max(calls[0]):.1f} times.",
+    )
+    assert_told(told, page("../README.md"))
 
 
 def test_the_kernels_page_states_floor_and_fixed_order():
