@@ -83,7 +83,7 @@ def test_what_is_said_of_runs_that_were_stopped():
         begun[name + "_more" * (more and name == "softmax"), seed] = run
     stopped = [run for run in begun.values() if run["result"] is None]
     lasted = [len(run["metrics"]) for run in stopped]
-    seconds = [statistics.median(line["train_seconds"] for line in run["metrics"]) for run in stopped]
+    seconds = [statistics.median(line["seconds"] for line in run["metrics"]) for run in stopped]
     valid = {which: valid_of(run) for which, run in begun.items()}
 
     def behind(name, seed, epoch):
