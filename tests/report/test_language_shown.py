@@ -301,9 +301,31 @@ def test_an_unfinished_run_stands_beside_what_it_would_be_compared_with():
     assert table is not None and len(table.rows) == 1  # of the other nothing is known yet
     found = cells(table, "MoS with PLIF (init=identity)")
     assert found["epochs"] == "4 of 6" and found["lowest valid"] == "77.00"
-    assert found["another head then"] == "MoS 78.00"
+    assert found["another head then"] == "MoS, same seed 77.90"
     assert found["published"] == "LMS 58.20/56.02"
     assert tables.unfinished_table(only(*story())) is None
+
+
+def test_an_unfinished_run_is_compared_within_its_seed_where_that_can_be():
+    """Also with one that has not ended; a softmax is compared with none, and rows are in order of seeds."""
+    half = lambda recipe, seed, valid: run(recipe, seed, valid, done=3)
+    trial = only(
+        run("penn_softmax", 1, 60.0),
+        half("penn_plif", 3, 58.0),
+        half("penn_plif", 2, 57.0),
+        half("penn_softmax", 2, 61.0),
+    )
+    table = tables.unfinished_table(trial)
+    assert table is not None
+    rows = [[cell[0] for cell in row] for row in table.rows]
+    then = {(row[0], row[1]): row[5] for row in rows}
+    metrics = {
+        r.seed: r.metrics[2]["valid_perplexity"]
+        for r in [*trial.arms[0].runs, *trial.unfinished]
+        if r.role == "softmax"
+    }
+    assert [key[1] for key in then] == ["2", "3", "2"]
+    assert list(then.values()) == [f"softmax, same seed {metrics[2]:.2f}", f"softmax {metrics[1]:.2f}", "–"]
 
 
 def test_columns_of_words_stand_to_the_left():

@@ -201,7 +201,7 @@ def _moved(found: list[dict[str, Any]], key: str) -> str:
 def unfinished_table(trial: Trial) -> Table | None:
     """Runs that have not ended, at their lowest, beside what they would be compared with after that epoch."""
     rows = []
-    for run in trial.unfinished:
+    for run in sorted(trial.unfinished, key=lambda run: (label_of(run), run.seed)):
         best = run.best
         if best is None:
             continue
@@ -215,7 +215,7 @@ def unfinished_table(trial: Trial) -> Table | None:
                 f"{run.metrics[-1]['epoch']} of {run.config['epochs']}",
                 NONE if train is None else f"{math.exp(train):.1f}",
                 f"{best['valid_perplexity']:.2f}",
-                _at_epoch(control, best["epoch"]),
+                NONE if control is None else _compared(run, best["epoch"], control, trial),
                 ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
             )
         )
@@ -224,14 +224,21 @@ def unfinished_table(trial: Trial) -> Table | None:
     return Table("Not finished, and in no mean: perplexity so far", columns, rows, words) if rows else None
 
 
-def _at_epoch(control: Arm | None, epoch: int) -> str:
-    """Valid perplexity of the runs of an arm after an epoch that all of them reached."""
-    if control is None:
+def _compared(run: Run, epoch: int, control: Arm, trial: Trial) -> str:
+    """Valid perplexity of a control after an epoch: of the same seed, ended or not, else the mean of all."""
+    if label_of(run) == control.label:
         return NONE
-    by_run = [{line["epoch"]: line["valid_perplexity"] for line in run.metrics} for run in control.runs]
-    if not all(epoch in values for values in by_run):
-        return NONE
-    return f"{control.label} {mean(values[epoch] for values in by_run):.2f}"
+    begun = [other for other in trial.unfinished if label_of(other) == control.label]
+    of_seed = [_valid(other, epoch) for other in [*control.runs, *begun] if other.seed == run.seed]
+    known = [value for value in of_seed if value is not None]
+    if known:
+        return f"{control.label}, same seed {known[0]:.2f}"
+    of_all = [_valid(other, epoch) for other in control.runs]
+    return NONE if None in of_all else f"{control.label} {mean(filter(None, of_all)):.2f}"
+
+
+def _valid(run: Run, epoch: int) -> float | None:
+    return next((line["valid_perplexity"] for line in run.metrics if line["epoch"] == epoch), None)
 
 
 def run_table(trial: Trial) -> Table:
