@@ -1,5 +1,7 @@
 """The persistent LSTM: run as C++ on a CPU against torch in float64, and on a GPU where there is one."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -296,3 +298,22 @@ def test_what_is_not_needed_is_not_compiled(monkeypatch):
     run.backward(torch.zeros(1), None, 5)
     assert compiled == ["lstm_forward", "lstm_backward"]
     assert launched == ["lstm_forward", "lstm_forward", "lstm_backward"]
+
+
+def test_launches_are_on_the_device_of_the_layer(monkeypatch):
+    """A run may be told cuda:1 while another device is the current one."""
+    seen = []
+
+    @contextlib.contextmanager
+    def device_of(tensor):
+        seen.append(tensor.device)
+        yield
+        seen.append("after")
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(persistent.nvrtc, "compiled", lambda *_: None)
+    monkeypatch.setattr(persistent.nvrtc, "launch_together", lambda *_: seen.append("launch"))
+    kernels = persistent._Kernels(24, 3, 1)
+    kernels.forward(*[torch.empty(0, device="meta")] * 5, 7)
+    kernels.backward(*[torch.empty(0, device="meta")] * 7, 24, 7)
+    assert seen == [torch.device("meta"), "launch", "after"] * 2

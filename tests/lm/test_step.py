@@ -1,6 +1,8 @@
 """The training step: its window, what it carries over, CUDA graphs and persistent layers."""
 
+import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from uncork import results
 from uncork.lm import FunctionConfig, HeadConfig, train
 from uncork.lm.build import build_model, build_optimizer
 from uncork.lm.corpus import following, window
-from uncork.lm.step import Carried, TrainingStep
+from uncork.lm.step import Carried, GraphedStep, TrainingStep
 
 
 HEADS = {
@@ -76,6 +78,31 @@ def test_persistent_layers_are_refused_where_there_can_be_none(make_config, tmp_
         train(config, tmp_path / "run")
     with pytest.raises(ValueError, match=r"must come with precision 'bfloat16'; got 'float32'"):
         replace(make_config(), recurrence="persistent")
+
+
+def test_an_ordinary_step_waits_for_the_replays_of_its_own_device(monkeypatch):
+    """Graphs replay on the stream of the model's device, which need not be the current one."""
+    waits = []
+
+    class Stream:
+        def __init__(self, device, name="recording"):
+            self.device, self.name = device, name
+
+        def wait_stream(self, other):
+            waits.append((self.name, other.name))
+
+    def step(length, epoch):
+        waits.append("step")
+
+    current = lambda device=None: Stream(device, f"stream of {device or 'cuda:0'}")
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", current)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    step.train_TB = SimpleNamespace(device=torch.device("cuda:1"))
+    step.kind = lambda length, epoch: (length, False, None)
+    GraphedStep(step)(5, 0)
+    assert waits == [("recording", "stream of cuda:1"), "step", ("stream of cuda:1", "recording")]
 
 
 @gpu

@@ -279,7 +279,8 @@ class _Kernels:
         pointers = arguments[: -len(numbers)]
         flags = torch.zeros(self.blocks[which] * FLAG_PITCH, dtype=torch.int32, device=pointers[0].device)
         kernel = self.compiled[which]
-        nvrtc.launch_together(kernel, self.blocks[which], THREADS, [*pointers, flags, *numbers], shared)
+        with torch.cuda.device_of(flags):  # the device of the model need not be the current one
+            nvrtc.launch_together(kernel, self.blocks[which], THREADS, [*pointers, flags, *numbers], shared)
 
 
 @functools.cache

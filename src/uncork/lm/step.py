@@ -125,11 +125,13 @@ class GraphedStep:
         self.graphs[kind].replay()
 
     def _ordinary(self, length: int, epoch: int) -> None:
-        # On the stream used for recording, so that autograd never mixes gradients of two streams.
-        self.stream.wait_stream(torch.cuda.current_stream())
+        # On the stream used for recording, so that autograd never mixes gradients of two streams. Graphs are
+        # replayed on the one around it: that of the model's device, which need not be the current device.
+        around = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(around)
         with torch.cuda.stream(self.stream):
             self.step(length, epoch)
-        torch.cuda.current_stream().wait_stream(self.stream)
+        around.wait_stream(self.stream)
 
     def _record(self, length: int, epoch: int) -> "torch.cuda.CUDAGraph":
         self.step.optimizer.zero_grad()  # gradients of the step before lie in another graph's memory
