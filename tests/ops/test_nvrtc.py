@@ -61,3 +61,14 @@ def test_an_error_of_the_driver_is_named(driver):
     driver.error = 700
     with pytest.raises(RuntimeError, match="CUDA error: an illegal address"):
         nvrtc.Kernel(SimpleNamespace(func=5), 0)((1, 1, 1), (32, 1, 1), [], shared_mem=0)
+
+
+def test_the_driver_is_the_one_torch_compiles_for(monkeypatch, driver):
+    """By its name on this system: Triton can be had on Windows too."""
+    names = []
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", lambda name: names.append(name) or driver)
+    for system in ("linux", "win32"):
+        monkeypatch.setattr(nvrtc.sys, "platform", system)
+        nvrtc.driver.cache_clear()
+        nvrtc.driver()
+    assert names == ["libcuda.so.1", "nvcuda.dll"]

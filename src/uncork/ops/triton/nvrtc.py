@@ -70,7 +70,7 @@ def launch_together(
 @functools.cache
 def driver() -> Any:
     """The library of the driver, and the types of what is called of it."""
-    library = ctypes.CDLL("libcuda.so.1")
+    library = torch.cuda._utils._get_gpu_runtime_library()  # whose name depends on the system
     numbers = [ctypes.c_void_p, *[ctypes.c_uint] * 7]
     library.cuLaunchKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     library.cuLaunchCooperativeKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p]
