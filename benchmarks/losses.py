@@ -147,7 +147,8 @@ class OurMixture(Ours):
 class Graphed(nn.Module):
     """A loss whose ordinary calls replay CUDA graphs, one of each pass: `torch.cuda.make_graphed_callables`.
 
-    What comes anew with each batch is copied into the graphs' memory, as it would be in training.
+    Hidden states and targets, which come anew with each batch, are copied into the graphs' memory, as they
+    would be in training. Latents and log-priors are not: a head makes them inside its graph.
     """
 
     def __init__(self, loss: Loss, problem: Problem) -> None:
