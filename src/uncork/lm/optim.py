@@ -131,7 +131,10 @@ class AveragedSGD(Optimizer):
         return loss
 
     def set_pace(self, pace: float) -> None:
-        """Multiply all learning rates by `pace` from now on, in CUDA graphs too if called before they are."""
+        """Multiply all learning rates by `pace` from now on, in CUDA graphs too if called before they are.
+
+        It is no part of the state: whoever loads one sets it again.
+        """
         if not 0.0 < pace <= 1.0:
             raise ValueError(f"`pace` must be above 0 and at most 1; got {pace}. Pass 1 for the full rate.")
         if self._pace is None:

@@ -70,7 +70,7 @@ def launch_together(
 @functools.cache
 def driver() -> Any:
     """The library of the driver, and the types of what is called of it."""
-    library = torch.cuda._utils._get_gpu_runtime_library()  # whose name depends on the system
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     numbers = [ctypes.c_void_p, *[ctypes.c_uint] * 7]
     library.cuLaunchKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     library.cuLaunchCooperativeKernel.argtypes = [*numbers, ctypes.c_void_p, ctypes.c_void_p]
