@@ -69,16 +69,21 @@ def test_the_kernels_are_what_runs(function, dtype, target):
 @pytest.mark.parametrize(
     "other",
     [
-        {"dtype": torch.float64},
         {"label_smoothing": 0.1},
         {"dense": True, "weight": True},
+        {"dense": True, "label_smoothing": 0.1, "weight": True},
+        {"components": 3, "label_smoothing": 0.1},
     ],
     ids=lambda option: "+".join(option),
 )
-def test_other_cases_fall_to_the_torch_pass(other):
-    """That they are right is in the battery; when a kernel takes one of them, it leaves this list."""
-    case = make_case((2,), 3, 5, function="plif7", **({"dtype": torch.float32} | other))
-    assert pass_of(case) == {"TorchPass"}
+def test_targets_spread_over_words_are_made_distributions_for_the_kernels(other):
+    case = make_case((2,), 3, 5, function="plif7", dtype=torch.float32, **other)
+    assert pass_of(case) == {"SpreadPass"}
+
+
+def test_float64_falls_to_the_torch_pass():
+    """That it is right is in the battery."""
+    assert pass_of(make_case((2,), 3, 5, function="plif7", dtype=torch.float64)) == {"TorchPass"}
 
 
 def test_memory_is_poisoned():

@@ -260,6 +260,7 @@ LONG_OPTIONS = {
     "plain": {},
     "all": {"weight": True, "z_loss": 0.1, "ignore_index": 3, "reduction": "none"},
     "wide": {"spread": 8.0},
+    "smoothed": {"label_smoothing": 0.1, "weight": True, "ignore_index": 3},
 }
 
 

@@ -172,10 +172,9 @@ def test_nothing_is_found_wrong_with_padding():
         ours(case, TRITON)
 
 
-@pytest.mark.parametrize("other", [{"dtype": torch.float64}, {"label_smoothing": 0.1}], ids=str)
-def test_the_pass_in_torch_is_as_before(other, products):
+def test_the_pass_in_torch_is_as_before(products):
     """Its gradient is a tensor of its own, with no room behind a row."""
-    case = make_case((2,), WIDTH, 11, **({"dtype": torch.float32} | other))
+    case = make_case((2,), WIDTH, 11, dtype=torch.float64)
     assert_as_accurate_as_torch(case, TRITON)
     assert_as_accurate_as_torch(case, CHUNKED)
     assert {words for _, words in products} == {11}

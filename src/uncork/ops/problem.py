@@ -74,19 +74,17 @@ class Problem:
 
     def distribution_NV(self) -> Tensor:
         """The target of every token as weights over words: smoothed, times class weights."""
+        smoothing, words = self.label_smoothing, len(self.weight_VD)
         if self.dense:
             q_NV = self.target.to(self.dtype)
-        else:
-            q_NV = torch.zeros(
-                len(self.target), len(self.weight_VD), dtype=self.dtype, device=self.target.device
-            )
-            q_NV.scatter_(1, self.word_N()[:, None], self.valid_N().to(self.dtype)[:, None])
-        if self.label_smoothing:
-            uniform_N = self.valid_N().to(self.dtype) * (self.label_smoothing / len(self.weight_VD))
-            q_NV = q_NV * (1.0 - self.label_smoothing) + uniform_N[:, None]
-        if self.class_weight_V is not None:
-            q_NV = q_NV * self.class_weight_V.to(self.dtype)
-        return q_NV
+            if smoothing:
+                q_NV = (q_NV * (1.0 - smoothing)).add_(smoothing / words)
+            return q_NV if self.class_weight_V is None else q_NV * self.class_weight_V.to(self.dtype)
+        # In one tensor: a GPU may have room for no other.
+        valid_N1 = self.valid_N().to(self.dtype)[:, None]
+        q_NV = (valid_N1 * (smoothing / words)).repeat(1, words)
+        q_NV.scatter_(1, self.word_N()[:, None], valid_N1 * (1.0 - smoothing + smoothing / words))
+        return q_NV if self.class_weight_V is None else q_NV.mul_(self.class_weight_V.to(self.dtype))
 
     def split(self, length: int) -> list["Problem"]:
         """The same problem for each `length` tokens in turn; itself, at no cost, if there are no more."""

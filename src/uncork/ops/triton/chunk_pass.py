@@ -1,5 +1,7 @@
 """The chunk pass on a GPU: which kernels take which problem, and the launches for all but dense mixtures."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -14,14 +16,44 @@ from uncork.ops.triton.row_gradient import RowGradient
 
 
 def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
-    """The kernels for float32 and below, and targets of one word or a plain distribution over words; the
-    torch pass for anything else.
-    """
-    plain = problem.dense and problem.class_weight_V is None and problem.label_smoothing == 0.0
-    if problem.dtype != torch.float32 or problem.form.kind not in KINDS or not (problem.one_word or plain):
+    """The kernels for float32 and below and the functions they know; the torch pass for anything else."""
+    if problem.dtype != torch.float32 or problem.form.kind not in KINDS:
         return TorchPass(problem, function_grad, size)
+    plain = problem.dense and problem.class_weight_V is None and problem.label_smoothing == 0.0
+    if not plain and not problem.one_word:
+        return SpreadPass(problem, function_grad, size)
     mixture = problem.log_prior_NK is not None
     return (DenseMixturePass if plain and mixture else TritonPass)(problem, function_grad, size)
+
+
+class SpreadPass(AbstractPass):
+    """Targets that smoothing or class weights spread over words: made distributions, chunk by chunk."""
+
+    narrow_sums, row_bytes = KernelPass.narrow_sums, KernelPass.row_bytes
+
+    def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
+        none_NV = problem.latent_NKD.new_empty((0, len(problem.weight_VD)), dtype=torch.float32)
+        self.inner = make_pass(_with_distribution(problem, none_NV), function_grad, size)
+        self.logits_dtype = self.inner.logits_dtype
+        made = 8 if problem.dense else 4  # what is made, and what of it is there twice for a moment
+        self.bytes_per_logit = self.inner.bytes_per_logit - (-made // problem.latent_NKD.shape[1])
+
+    def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        valid_N = problem.valid_N()
+        if row_scale_N is not None:
+            row_scale_N = row_scale_N.where(valid_N, 0.0)  # by which the kernels know whom to ignore
+        result = self.inner.run(
+            _with_distribution(problem, problem.distribution_NV()), logits_NKV, row_scale_N
+        )
+        return replace(result, loss_N=result.loss_N.masked_fill_(~valid_N, 0.0))
+
+    def function_gradients(self) -> tuple[Tensor, ...]:
+        return self.inner.function_gradients()
+
+
+def _with_distribution(problem: Problem, target_NV: Tensor) -> Problem:
+    """The same problem with a target in which smoothing and class weights are."""
+    return replace(problem, target=target_NV, class_weight_V=None, label_smoothing=0.0)
 
 
 class TritonPass(KernelPass):

@@ -96,11 +96,13 @@ def distribution_kernel(
     tl.store(loss_ptr + token, tl.where(z_loss == 0.0, 0.0, z_loss * squares) - log_p)
     if pull_ptr is not None:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
-        share_K = scale * share_K
+        # Of a token that is to be ignored nothing must come, whatever its logits are.
+        share_K = tl.where(scale == 0.0, 0.0, scale * share_K)
         tl.store(dlog_prior_ptr + place, -share_K, mask=m_components)
         tl.store(row_factors_ptr + place, top_K, mask=m_components)
         tl.store(row_factors_ptr + rows + place, rest_K, mask=m_components)
-        factor_K = share_K + scale * z_loss * 2.0 * lse_K / K
+        from_z_loss_K = tl.where((scale == 0.0) | (z_loss == 0.0), 0.0, scale * z_loss * 2.0 * lse_K / K)
+        factor_K = share_K + from_z_loss_K
         tl.store(row_factors_ptr + 2 * rows + place, factor_K, mask=m_components)
         tl.store(row_factors_ptr + 3 * rows + place, scale + tl.zeros_like(top_K), mask=m_components)
         tl.store(row_factors_ptr + 4 * rows + place, prior_K, mask=m_components)
@@ -145,17 +147,19 @@ def row_gradient_kernel(
     factor = tl.load(row_factors_ptr + 2 * rows + row)
     scale = tl.load(row_factors_ptr + 3 * rows + row)
     prior = tl.load(row_factors_ptr + 4 * rows + row)
+    valid = (row >= 0) & (scale != 0.0)
     along = 0.0
     for start in range(0, words, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
         m_words = offsets < words
-        b_z = tl.load(z_ptr + row * z_stride + offsets, mask=m_words, other=0.0).to(tl.float32)
+        # What is to be ignored is not read: it may be no number, and times 0 it still would not be.
+        b_z = tl.load(z_ptr + row * z_stride + offsets, mask=m_words & valid, other=0.0).to(tl.float32)
         b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
         b_log_p = (b_f - top) - rest
         b_top = tl.load(tops_ptr + at + offsets, mask=m_words, other=0.0)
         b_pull = tl.load(pull_ptr + at + offsets, mask=m_words, other=0.0)
         b_g = factor * tl.exp(b_log_p) - scale * b_pull * tl.exp((b_log_p + prior) - b_top)
-        b_g = tl.where(m_words, b_g, 0.0)
+        b_g = tl.where(m_words & valid, b_g, 0.0)
         if dscale_ptr is not None:
             along += tl.sum(tl.where(b_g == 0.0, 0.0, b_g * b_z), 0)  # a masked word's logit is infinite
         if sums_ptr is not None:

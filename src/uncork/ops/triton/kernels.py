@@ -142,6 +142,8 @@ def token_kernel(
 
     if dz_ptr is not None or row_factors_ptr is not None:
         scale = tl.load(row_scale_ptr + token * row_scale_stride).to(tl.float32)
+        if DENSE:  # of one that is to be ignored nothing must come, whatever its logits are
+            valid = valid & (scale != 0.0)
         if K == 1:
             share_K = scale * weight + tl.zeros([K_BLOCK], tl.float32)
         else:
@@ -222,7 +224,8 @@ def write_gradient(
         for start in range(0, words, BLOCK):
             offsets = start + tl.arange(0, BLOCK)
             m_words = offsets < words
-            b_z = tl.load(row_ptr + offsets, mask=m_words, other=0.0).to(tl.float32)
+            # What is to be ignored is not read: it may be no number, and times 0 it still would not be.
+            b_z = tl.load(row_ptr + offsets, mask=m_words & valid, other=0.0).to(tl.float32)
             b_f, b_slope = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
             b_g = factor * tl.exp((b_f - top) - rest)
             if DENSE:
