@@ -13,6 +13,7 @@ import torch
 import uncork
 from tests import every_kernel
 from tests.helpers import (
+    CHUNKED,
     DEVICE,
     TRITON,
     assert_as_accurate_as_torch,
@@ -194,6 +195,46 @@ def test_deterministic_algorithms_repeat_bit_for_bit(function, reduction, compon
 def test_deterministic_sums_are_right(function, deterministic):
     case = make_case((7,), 8, 65, function=function, dtype=torch.float32, weight=True)
     assert_as_accurate_as_torch(case, TRITON)
+
+
+@pytest.mark.parametrize("components", [None, 2], ids=["softmax", "mixture"])
+@pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
+@pytest.mark.parametrize("size", [1e3, 3e6, 1e12, 1e30])
+def test_deterministic_sums_of_logits_at_any_distance(size, dense, components, deterministic):
+    """However far beyond the table: what goes to its ends must not wrap around in an integer."""
+    case = make_case((4,), 8, 13, components, function="plif7", dtype=torch.float32, dense=dense)
+    with torch.no_grad():
+        case.input.mul_(size)
+    found = ours(case, TRITON)
+    torch.use_deterministic_algorithms(False)
+    expected = ours(case, CHUNKED)
+    for name in expected:
+        if name.startswith("function"):
+            # The middle is a difference of the ends, in both.
+            atol = 1e-6 * expected[name].abs().max().item()
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("components", [None, 2], ids=["softmax", "mixture"])
+@pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
+@pytest.mark.parametrize("where", ["input", "upstream"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("function", ["plif7", "network"])
+def test_deterministic_sums_do_not_hide_what_is_not_finite(
+    function, bad, where, dense, components, deterministic
+):
+    """A function trained alone has no other gradient by which a loss scaler could notice."""
+    case = make_case(
+        (4,), 8, 13, components, function=function, dtype=torch.float32, dense=dense, reduction="none"
+    )
+    with torch.no_grad():
+        if where == "input":
+            case.input[(2, *[0] * (case.input.dim() - 1))] = bad
+    case.function.zero_grad()
+    upstream_N = torch.ones(4, device=DEVICE)
+    upstream_N[1] = bad if where == "upstream" else 1.0
+    our_loss(case, TRITON.name).backward(upstream_N)
+    assert not any(p.grad.isfinite().all() for p in case.function.parameters())
 
 
 @pytest.mark.parametrize("factor", [1.0, -0.3])

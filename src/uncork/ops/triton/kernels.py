@@ -13,9 +13,12 @@ from uncork.ops.triton.functions import locate, value_and_slope
 from uncork.ops.triton.row_kernels import sum_row
 
 
-# Sums per knot hold gradient times distance beyond the table in units of this many bounds, so that logits as
-# far away still fit.
+# Gradient times distance beyond the table goes to a slot by how far: the first is for distances up to 2^14
+# bounds, in units of as many, and each after it for those 2^14 times as far. So the farthest float32 still
+# fits an integer, and the unit of a slot stays small for what lies in it.
 BEYOND: tl.constexpr = tl.constexpr(16384.0)
+BEYOND_BITS: tl.constexpr = tl.constexpr(14.0)
+BEYOND_SLOTS: tl.constexpr = tl.constexpr(10)
 
 
 @triton.jit
@@ -260,7 +263,8 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     """Add g (1 - t) to the left knot and g t to the right one, t = offset / step, as integers.
 
     Integer sums do not depend on the order of the threads. Beyond the ends t stays in [0, 1], and what is
-    left of the offset goes to two slots of its own behind the knots.
+    left of the offset goes to slots of its own behind the knots: BEYOND_SLOTS of them below the table, as
+    many above. One more, the last, counts what is not finite, which no integer could show.
     """
     unit = tl.load(sums_unit_ptr)
     index, offset = locate(b_z, intervals, bound, step)
@@ -269,11 +273,18 @@ def deposit(b_z, b_g, m_words, sums_ptr, sums_unit_ptr, bound, intervals, step):
     right = (b_g * t * unit).to(tl.int64)
     tl.atomic_add(sums_ptr + index, left, mask=m_words & (left != 0))
     tl.atomic_add(sums_ptr + index + 1, right, mask=m_words & (right != 0))
-    rest = (offset - t * step) / (bound * BEYOND)
+    rest = (offset - t * step) / bound
     rest = tl.where(b_g == 0.0, 0.0, rest)  # a logit of minus infinity is infinitely far and pulls nothing
-    beyond = (b_g * rest * unit).to(tl.int64)
-    slot = intervals + 1 + (offset > 0).to(tl.int32)
+    level = tl.floor(tl.log2(tl.maximum(tl.abs(rest), 1.0)) / BEYOND_BITS)
+    level = tl.minimum(level, BEYOND_SLOTS - 1.0)  # infinity has one too
+    part = rest * tl.exp2(level * -BEYOND_BITS) / BEYOND
+    beyond = (b_g * part * unit).to(tl.int64)
+    slot = intervals + 1 + tl.where(offset > 0, BEYOND_SLOTS, 0) + level.to(tl.int32)
     tl.atomic_add(sums_ptr + slot, beyond, mask=m_words & ((b_z < -bound) | (b_z > bound)) & (beyond != 0))
+    # Written so that NaN counts too.
+    finite = (tl.abs(b_g) < float("inf")) & (tl.abs(rest) < float("inf"))
+    bad = tl.sum((m_words & (finite == 0)).to(tl.int64), 0)
+    tl.atomic_add(sums_ptr + intervals + 1 + 2 * BEYOND_SLOTS, bad, mask=bad != 0)
 
 
 # As many as a loss has gradients: of the latent vectors, the prior, the weight, the bias, and the function.

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from uncork.ops.pointwise import value
 from uncork.ops.problem import Problem
-from uncork.ops.triton.kernels import BEYOND
+from uncork.ops.triton.kernels import BEYOND, BEYOND_SLOTS
 
 
 # Bits of headroom below 2^63 for the largest sum a knot can reach.
 UNITS = 2.0**61
+# Behind the knots: what lies beyond the table, by how far, below and above; a count of what is not finite.
+BEHIND = 2 * BEYOND_SLOTS.value + 1
 
 
 class Sums(abc.ABC):
@@ -66,7 +68,7 @@ class IntegerSums(Sums):
 
     def __init__(self, intervals: int, bound: float, device: torch.device) -> None:
         super().__init__(intervals, bound)
-        self.total = torch.zeros(intervals + 3, dtype=torch.float64, device=device)
+        self.total = torch.zeros(intervals + 1 + BEHIND, dtype=torch.float64, device=device)
         self.held: tuple[Tensor, Tensor] | None = None
 
     def inside(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +81,7 @@ class IntegerSums(Sums):
             reach_N = reach_N + 2.0 * problem.z_loss * highest_NK.amax(1).add(64.0)
         mass = (reach_N * row_scale_N).abs().nan_to_num(posinf=0.0).sum()
         unit = (UNITS / mass).clamp(max=1e37)  # a mass of 0 has nothing to measure
-        ints = torch.zeros(self.intervals + 3, dtype=torch.int64, device=logits_NKV.device)
+        ints = torch.zeros(self.intervals + 1 + BEHIND, dtype=torch.int64, device=logits_NKV.device)
         self.held = (ints, unit)
         return self.held
 
@@ -91,11 +93,14 @@ class IntegerSums(Sums):
 
     def knot_gradient(self) -> Tensor:
         self._collect()
-        knots, beyond = self.total[:-2].clone(), self.total[-2:] * (self.bound * BEYOND.value)
+        knots, behind = self.total[:-BEHIND].clone(), self.total[-BEHIND:]
+        level = torch.arange(1, BEYOND_SLOTS.value + 1, dtype=torch.float64, device=knots.device)
+        beyond = (behind[:-1].view(2, -1) * BEYOND.value**level).sum(1) * self.bound
         # What lies beyond an end acts through that end's slope, so on its last two knots.
         pull = beyond * (self.intervals / (2.0 * self.bound))
         knots[0] -= pull[0]
         knots[1] += pull[0]
         knots[-2] -= pull[1]
         knots[-1] += pull[1]
-        return knots
+        # An integer knows no NaN; without one a function trained alone would take a step from nonsense.
+        return torch.where(behind[-1] == 0, knots, torch.nan)
