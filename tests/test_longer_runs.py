@@ -103,6 +103,16 @@ def test_what_is_said_of_runs_that_were_stopped():
     )
     assert len(stopped) == 5
     assert_told(told, page())
+    again = [
+        json.loads(line) for line in (ROOT / "results" / "lm-penn-repeats.jsonl").read_text().splitlines()
+    ]
+    for run in again:
+        before = begun[run["config"]["name"].removeprefix("penn_"), run["config"]["seed"]]
+        assert before["provenance"]["started"] != run["provenance"]["started"]
+        for name in ("train_nll", "valid_nll"):
+            values = [line[name] for line in run["metrics"]]
+            assert values == [line[name] for line in before["metrics"]][: len(values)]
+    assert {len(run["metrics"]) for run in again} == {147, 153} and len(again) == 3
 
 
 def test_what_is_said_of_wikitext():
