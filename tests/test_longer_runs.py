@@ -104,7 +104,8 @@ def test_what_is_said_of_runs_that_were_stopped():
     assert len(stopped) == 5
     assert_told(told, page())
     again = [
-        json.loads(line) for line in (ROOT / "results" / "lm-penn-repeats.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (ROOT / "results" / "penn-epochs" / "repeats.jsonl").read_text().splitlines()
     ]
     for run in again:
         before = begun[run["config"]["name"].removeprefix("penn_"), run["config"]["seed"]]
