@@ -5,16 +5,16 @@ Counted without a GPU, on fake tensors that say they are on one; kernels are cou
 
 import re
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import uncork
+from tests.fake_gpu import call_of, loss_of, pretend
 from uncork import functions
-from uncork.ops import chunked, custom, matmul, triton, validate
+from uncork.ops import matmul
 
 
 runtime = pytest.importorskip("triton.runtime.jit")
@@ -38,39 +38,22 @@ class Operations(TorchDispatchMode):
 @pytest.fixture
 def launches(monkeypatch):
     """The names of kernels, appended as they are launched, on what looks like a GPU."""
-    from uncork.ops.triton import nvrtc
-
     names = []
-    properties = SimpleNamespace(multi_processor_count=132, shared_memory_per_block_optin=232_448)
-    launcher = lambda kernel, grid: lambda *_, **__: names.append(kernel.__name__)
-    monkeypatch.setattr(runtime.KernelInterface, "__getitem__", launcher)
-    monkeypatch.setattr(nvrtc, "compiled", lambda name, *_: lambda *_, **__: names.append(name))
-    monkeypatch.setattr(nvrtc, "can_compile", lambda device: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
-    monkeypatch.setitem(chunked.DEFAULT_CHUNK_BYTES, "cpu", chunked.DEFAULT_CHUNK_BYTES["cuda"])
-    monkeypatch.setattr(matmul, "TF32_ON", {"cpu"})
-    monkeypatch.setattr(triton, "obstacle", lambda device: "")
-    monkeypatch.setattr(validate, "values", lambda problem: None)
-    monkeypatch.setattr(custom, "PLAIN", (*custom.PLAIN, FakeTensor))
+    pretend(
+        monkeypatch,
+        lambda kernel, *_: names.append(kernel.__name__),
+        lambda source: names.append(source.stem),
+    )
     return names
 
 
 def forward_and_backward(function, components, words=WORDS) -> Counter:
     """The operations of torch that a step takes."""
+    shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
     with FakeTensorMode(), Operations() as operations_of_torch:
-        shape = (TOKENS, WIDTH) if components is None else (TOKENS, components, WIDTH)
-        x, weight = torch.empty(shape).requires_grad_(), torch.empty(words, WIDTH).requires_grad_()
-        target = torch.empty(TOKENS, dtype=torch.int64)
-        keywords = {"function": None if function is None else function(), "backend": "triton"}
-        log_prior = None if components is None else torch.empty(shape[:2]).requires_grad_()
+        call = call_of(shape, words, function=None if function is None else function())
         operations_of_torch.counted.clear()
-        if log_prior is None:
-            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
-        else:
-            loss = uncork.mixture_cross_entropy(x, log_prior, weight, target, **keywords)
-        loss.backward()
+        call().backward()
     assert operations_of_torch.counted["aten.mm.out"] + operations_of_torch.counted["aten.mm.default"] >= 2
     return operations_of_torch.counted
 
@@ -144,10 +127,7 @@ def sources(launches, monkeypatch):
 def test_long_rows_under_a_table(sources, dtype):
     """In half precision dL/dz has a kernel of its own."""
     with FakeTensorMode(), uncork.chunk_bytes(256 * 40_000 * 4):
-        x, weight = (torch.empty(n, 64, dtype=dtype).requires_grad_() for n in (512, 40_000))
-        target = torch.empty(512, dtype=torch.int64)
-        loss = uncork.linear_cross_entropy(x, weight, target, function=functions.PLIF(), backend="triton")
-        loss.backward()
+        loss_of((512, 64), 40_000, function=functions.PLIF(), dtype=dtype).backward()
     each_chunk = ["table_counts", "token_kernel"] + ["row_gradient"] * (dtype != torch.float32)
     known = {"table_counts", "token_kernel", "row_gradient"}
     # Gradients in float16 come in the backward pass.
@@ -166,16 +146,8 @@ def test_short_rows_under_a_table(sources, request, kind, precision, knots):
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     tokens, words, mixture = 1024, 5000, kind.endswith("mixture")
     with FakeTensorMode(), uncork.chunk_bytes(512 * words * (12 if mixture else 4)):
-        x = torch.empty((tokens, 2, 64) if mixture else (tokens, 64), dtype=dtype).requires_grad_()
-        weight = torch.empty(words, 64, dtype=dtype).requires_grad_()
-        target = torch.empty(tokens, words) if "dense" in kind else torch.empty(tokens, dtype=torch.int64)
-        keywords = {"function": functions.PLIF(knots=knots), "backend": "triton"}
-        if mixture:
-            prior = torch.empty(tokens, 2).requires_grad_()
-            loss = uncork.mixture_cross_entropy(x, prior, weight, target, **keywords)
-        else:
-            loss = uncork.linear_cross_entropy(x, weight, target, **keywords)
-        loss.backward()
+        shape = (tokens, 2, 64) if mixture else (tokens, 64)
+        loss_of(shape, words, function=functions.PLIF(knots), dense="dense" in kind, dtype=dtype).backward()
     coarse = precision != "highest" and knots > 100_000
     rows = "row_stats" if coarse else "row_kernel"
     token = "distribution_kernel" if kind == "dense mixture" else "token_kernel"
@@ -194,13 +166,8 @@ def test_a_product_is_rounded_before_the_highest_is_subtracted(launches, monkeyp
     options = []
     launcher = lambda kernel, grid: lambda *_, **given: options.append((kernel.__name__, given))
     monkeypatch.setattr(runtime.KernelInterface, "__getitem__", launcher)
-    mixture = kind.endswith("mixture")
+    shape = (64, 2, 64) if kind.endswith("mixture") else (64, 64)
     with FakeTensorMode():
-        x = torch.empty((64, 2, 64) if mixture else (64, 64)).requires_grad_()
-        weight = torch.empty(1000, 64).requires_grad_()
-        target = torch.empty(64, 1000) if "dense" in kind else torch.empty(64, dtype=torch.int64)
-        prior = [torch.empty(64, 2).requires_grad_()] if mixture else []
-        loss_of = uncork.mixture_cross_entropy if mixture else uncork.linear_cross_entropy
-        loss_of(x, *prior, weight, target, function=function(30.0), backend="triton").backward()
+        loss_of(shape, 1000, function=function(30.0), dense="dense" in kind).backward()
     evaluating = [given for name, given in options if "KIND" in given]
     assert evaluating and not any(given["enable_fp_fusion"] for given in evaluating)

@@ -52,6 +52,8 @@ class KernelPass(AbstractPass):
             self.step = table.step_of(form.tensors[0], form.constants[0])
             if function_grad:
                 self.sums = make_sums(problem, self.intervals, form.constants[0])
+                if self.sums.way == "inside":
+                    self.settings |= few_logits_per_thread(self.settings["BLOCK"])
             self.parameter = self._table(problem)
 
     def _table(self, problem: Problem) -> Tensor:
@@ -126,6 +128,13 @@ def kernel_settings(kind: str, words: int, components: int) -> dict[str, Any]:
         # Not where f is a product: the highest is subtracted from it, and cancels only if both are rounded.
         "enable_fp_fusion": kind not in ("scale", "softcap"),
     }
+
+
+def few_logits_per_thread(block: int) -> dict[str, int]:
+    """For the kernels that add to 64-bit sums: with 16 logits in a thread they would need all its registers
+    and more, and a GPU would have room for one program where it has some.
+    """
+    return {"BLOCK": min(block, 1024), "num_warps": 8}
 
 
 def power_of_two(n: int) -> int:
