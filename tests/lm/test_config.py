@@ -39,6 +39,27 @@ def test_overrides_are_typed():
 
 
 @pytest.mark.parametrize(
+    "assignments",
+    [
+        ["model.last_hidden=7", "model.tied=false"],
+        ["optim.decay_epoch=600", "epochs=700"],
+        ["model.head.kind=monotonic", 'model.head.function={"name": "SigSoftmax"}'],
+        ["recurrence=persistent", "precision=bfloat16"],
+    ],
+)
+def test_overrides_are_checked_together_whatever_their_order(assignments):
+    config = Config(name="x")
+    with pytest.raises(ValueError):
+        override(config, assignments[:1])
+    assert override(config, assignments) == override(config, assignments[::-1]) != config
+
+
+def test_an_override_inside_a_part_that_was_just_given():
+    config = override(Config(name="x"), ['model={"embedding": 7}', "model.head.components=3"])
+    assert (config.model.embedding, config.model.head.components) == (7, 3)
+
+
+@pytest.mark.parametrize(
     ("assignment", "message"),
     [
         ("optim.lr", "must read `name=value`"),

@@ -59,30 +59,34 @@ def without_gone(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def override(config: T, assignments: typing.Iterable[str]) -> T:
-    """Apply `optim.lr=20`-like assignments in order."""
+    """Apply `optim.lr=20`-like assignments. Only what they come to together is checked, not their order."""
+    values = dataclasses.asdict(typing.cast(Any, config))
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
             raise ValueError(f"An override must read `name=value`, such as optim.lr=20; got {assignment!r}.")
-        config = _assign(config, path.split("."), text, "")
-    return config
+        _assign(values, type(config), path.split("."), _literal(text), "")
+    return from_dict(type(config), values)
 
 
-def _assign(owner: Any, path: list[str], text: str, where: str) -> Any:
-    name, rest = path[0], path[1:]
-    if isinstance(owner, dict):  # a function's options: the constructor checks them
-        if rest:
-            raise ValueError(f"`{where}{name}` is a single value and has no part named {rest[0]!r}.")
-        return owner | {name: _literal(text)}
-    if not dataclasses.is_dataclass(owner):
-        raise ValueError(f"`{where.rstrip('.')}` is {owner!r} and has no part named {name!r}.")
-    hints = typing.get_type_hints(type(owner))
+def _assign(values: dict[str, Any], cls: type, path: list[str], value: Any, where: str) -> None:
+    """Put the value where the path leads from `values`, which are those of the dataclass `cls`."""
+    name, *rest = path
+    hints = typing.get_type_hints(cls)
     _check_name(name, hints, where)
-    if rest:
-        value = _assign(getattr(owner, name), rest, text, f"{where}{name}.")
+    if not rest:
+        values[name] = value
+        return
+    part = next((choice for choice in _choices(hints[name]) if dataclasses.is_dataclass(choice)), None)
+    inner = values.setdefault(name, {})
+    if not isinstance(inner, dict):
+        raise ValueError(f"`{where}{name}` is {inner!r} and has no part named {rest[0]!r}.")
+    if part is not None:
+        _assign(inner, typing.cast(type, part), rest, value, f"{where}{name}.")
+    elif len(rest) > 1:  # a function's options, say: the constructor checks them
+        raise ValueError(f"`{where}{name}.{rest[0]}` is a single value and has no part named {rest[1]!r}.")
     else:
-        value = _convert(hints[name], _literal(text), where + name)
-    return dataclasses.replace(typing.cast(Any, owner), **{name: value})
+        inner[rest[0]] = value
 
 
 def _literal(text: str) -> Any:
