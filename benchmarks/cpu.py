@@ -126,7 +126,7 @@ def run(quick: bool, rounds: int | None, out: Path) -> int:
         print("no measurement: these are not right\n" + "\n".join(red))
         return 1
     rounds = rounds or (2 if quick else 15)
-    origin = provenance() | {"threads": torch.get_num_threads(), "CPU pass": cpu_pass.status()}
+    origin = provenance("cpu") | {"threads": torch.get_num_threads(), "CPU pass": cpu_pass.status()}
     sections, records = [], []
     for sizes in QUICK_SIZES if quick else SIZES:
         section, more = _measure(sizes, rounds, origin)

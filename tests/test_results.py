@@ -145,6 +145,16 @@ def test_provenance_says_versions_commit_hardware_and_time():
     assert record["hardware"] and record["started"].endswith("+00:00")
 
 
+def test_the_hardware_is_that_which_computes(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {torch.device(device).index}")
+    assert provenance("cpu")["hardware"].endswith("threads")
+    assert provenance(torch.device("cuda", 1))["hardware"] == "GPU 1"
+    assert provenance()["hardware"] == "GPU None"
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_commit_is_that_of_the_file_and_says_if_it_was_changed(tmp_path: Path):
     file = tmp_path / "module.py"

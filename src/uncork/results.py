@@ -137,8 +137,11 @@ def run_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def provenance() -> dict[str, Any]:
-    """What a result file must say of its origin: versions, commit, hardware, time of start."""
+def provenance(device: Any = "auto") -> dict[str, Any]:
+    """What a result file must say of its origin: versions, commit, hardware, time of start.
+
+    `device` is the one that computes; "auto" is a GPU where there is one.
+    """
     import torch
 
     from uncork import __version__
@@ -148,17 +151,19 @@ def provenance() -> dict[str, Any]:
         "commit": _commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "hardware": hardware(),
+        "hardware": hardware(device),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def hardware() -> str:
-    """The accelerator's name, or the processor's with its thread count."""
+def hardware(device: Any = "auto") -> str:
+    """The name of a GPU, or the processor's with its thread count."""
     import torch
 
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
 
 

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, linear
 
 import uncork
 from tests.helpers import (
+    ALL_BACKENDS,
     CHUNKED,
     CHUNKED_TORCH,
     DEVICE,
@@ -183,17 +184,26 @@ def test_a_function_that_works_in_place(backend):
     assert_same(ours(case, backend), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": True}], ids=str)
 @pytest.mark.parametrize("function", [None, "plif7"])
-@over_triton
-def test_a_target_out_of_range_shows_where_no_value_is_read(backend, function, monkeypatch):
+@pytest.mark.parametrize(
+    "backend",
+    [b for b in ALL_BACKENDS if b.id in ("reference", "chunked_torch", "triton")],
+    ids=lambda b: b.id,
+)
+def test_a_target_out_of_range_shows_where_no_value_is_read(backend, function, options, monkeypatch):
     """On a GPU nothing waits for the target; its loss is NaN, and that of the others is what it was."""
-    case = make_case((6,), function=function, dtype=torch.float32, reduction="none", ignore_index=-100)
+    shared = {"dtype": torch.float32, "ignore_index": -100}
+    case = make_case((6,), function=function, reduction="none", **shared, **options)
     expected = ours(case, backend)["loss"]
     case.target[:4] = torch.tensor([-1, 11, 2**40, -100], device=DEVICE)
     monkeypatch.setattr(validate, "values", lambda problem: None)
     found = ours(case, backend)["loss"]
     assert found[:3].isnan().all() and found[3] == 0.0
     torch.testing.assert_close(found[4:], expected[4:])
+    mean = make_case((6,), function=function, reduction="mean", **shared, **options)
+    mean.target = case.target
+    assert ours(mean, backend)["loss"].isnan()
 
 
 @pytest.mark.parametrize(

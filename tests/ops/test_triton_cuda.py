@@ -172,7 +172,13 @@ def test_cuda_graph(name, reduction, dtype, chunk):
 
 
 @pytest.mark.parametrize(
-    "option", [{}, {"weight": True, "z_loss": 0.1, "ignore_index": 3}], ids=["plain", "all"]
+    "option",
+    [
+        {},
+        {"weight": True, "z_loss": 0.1, "ignore_index": 3},
+        {"weight": True, "label_smoothing": 0.1, "ignore_index": 3},
+    ],
+    ids=["plain", "all", "smoothed"],
 )
 def test_a_graph_of_an_optimizer_step(option):
     """Parameters that change in place between replays are read again: twenty steps train as eager ones do."""

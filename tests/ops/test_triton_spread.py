@@ -8,6 +8,7 @@ import torch
 
 from tests.helpers import (
     DEVICE,
+    REFERENCE,
     TRITON,
     assert_as_accurate_as_torch,
     assert_same,
@@ -61,6 +62,31 @@ def test_heavy_class_weights(function, dense, components):
     )  # fmt: skip
     case.options["weight"] = 1e6 * case.options["weight"]
     assert_as_accurate_as_torch(case, TRITON)
+
+
+@over_components
+@pytest.mark.parametrize("dense", [False, True])
+@over_functions
+def test_negative_class_weights(function, dense, components):
+    """A word may be pushed away: its part of the loss counts."""
+    smoothing = {} if dense else {"label_smoothing": 0.4}
+    case = make_case(
+        (5,), 4, 9, function=function, dense=dense, components=components, weight=True, reduction="sum",
+        dtype=torch.float32, **smoothing,
+    )  # fmt: skip
+    case.options["weight"][::2] *= -1.0
+    assert_as_accurate_as_torch(case, TRITON)
+
+
+def test_sums_have_room_for_weights_that_cancel():
+    case = make_case(
+        (5,), 4, 8, function="plif7", dense=True, weight=True, reduction="sum", dtype=torch.float32
+    )
+    case.target = torch.full_like(case.target, 1 / 8)
+    signs = torch.tensor([1.0, -1.0] * 4, device=DEVICE)
+    case.options["weight"] = 1000.0 * signs + 0.01
+    found, right = ours(case, TRITON), ours(case, REFERENCE)
+    torch.testing.assert_close(found["function.v"], right["function.v"], rtol=1e-3, atol=1e-3)
 
 
 @over_components

@@ -44,7 +44,7 @@ def test_the_command_makes_the_configuration_again(changes):
     assert rebuilt(config) == config
 
 
-def test_a_head_of_another_kind_is_given_whole():
+def test_a_head_of_another_kind():
     head = 'model.head={"kind": "monotonic", "function": {"name": "SoftCap", "options": {"cap": 15.0}}}'
     config = build("penn_softmax", (head, "seed=3"))
     assert rebuilt(config) == config

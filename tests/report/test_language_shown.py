@@ -292,6 +292,9 @@ def test_no_path_of_a_machine_reaches_the_page():
     assert mine.anchor == "my-texts-1-6"
     (row,) = tables.run_table(mine).rows
     assert "'data.corpus=my texts #1 (ü)'" in row[-1][0] and "/srv" not in row[-1][0]
+    tuned = only(run("penn_softmax", 1, 60.0, ("finetune=/srv/me/runs/first",)))
+    (row,) = tables.run_table(tuned).rows
+    assert "finetune=first" in row[-1][0] and "/srv" not in row[-1][0]
 
 
 def test_an_unfinished_run_stands_beside_what_it_would_be_compared_with():
@@ -326,6 +329,20 @@ def test_an_unfinished_run_is_compared_within_its_seed_where_that_can_be():
     }
     assert [key[1] for key in then] == ["2", "3", "2"]
     assert list(then.values()) == [f"softmax, same seed {metrics[2]:.2f}", f"softmax {metrics[1]:.2f}", "–"]
+
+
+def test_an_unfinished_run_is_told_from_another_of_its_name():
+    """Two softmaxes of somebody's own recipe: their labels alone would not say which one is meant."""
+
+    def mine(seed, done, lr):
+        record = run("penn_softmax", seed, 60.0 + lr, (f"optim.lr={lr}",), done=done)
+        return record | {"config": record["config"] | {"name": "mine"}, "overrides": None}
+
+    trial = only(mine(1, None, 20), mine(1, None, 30), mine(2, 3, 20), run("penn_plif", 2, 58.0, done=3))
+    table = tables.unfinished_table(trial)
+    assert table is not None
+    then = [row[5][0] for row in table.rows]
+    assert then[0].startswith("softmax (optim.lr=20.0), same seed") and then[1] == "–"
 
 
 def test_columns_of_words_stand_to_the_left():

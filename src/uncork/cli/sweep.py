@@ -24,7 +24,7 @@ def sweep(
         seeds: Seeds; each recipe's own unless given.
         set: Overrides for all runs, such as `data.root=/corpora epochs=200`.
         parallel: Runs side by side.
-        minutes: Stop all runs, saved, within this time.
+        minutes: Tell runs to save and stop before this time is over. One that does not is killed later.
         resume: Go on with the runs of this folder; finished ones are skipped.
         mps: Start NVIDIA's multi-process service, so that the runs share one GPU at once.
     """

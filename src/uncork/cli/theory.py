@@ -69,4 +69,4 @@ def verdict(row: Demonstration) -> str:
 def write_theory(path: Path, rows: list[Demonstration], seed: int) -> None:
     """The result file of this command."""
     records = [row.record() for row in rows]
-    write_json(path, {"kind": "theory", "seed": seed, "rows": records, "provenance": provenance()})
+    write_json(path, {"kind": "theory", "seed": seed, "rows": records, "provenance": provenance("cpu")})

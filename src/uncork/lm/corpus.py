@@ -36,10 +36,6 @@ class Corpus:
         return len(self.words)
 
     @cached_property
-    def numbers(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words)}
-
-    @cached_property
     def fingerprint(self) -> str:
         """A hash of words and streams: a resumed run must meet the corpus it was started on."""
         digest = hashlib.sha256("\n".join(self.words).encode())

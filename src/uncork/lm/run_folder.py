@@ -96,17 +96,17 @@ def stored_config(folder: Path) -> dict[str, Any]:
     return values
 
 
-def open_folder(config: Config, folder: Path, corpus: Corpus) -> None:
+def open_folder(config: Config, folder: Path, corpus: Corpus, device: torch.device) -> None:
     """Write what the run is. The configuration comes last: a folder that has it has the rest."""
     write_json(folder / "words.json", list(corpus.words))
-    write_json(folder / "provenance.json", provenance())
+    write_json(folder / "provenance.json", provenance(device))
     write_json(folder / "config.json", to_dict(config))
 
 
-def reopen_folder(folder: Path, corpus: Corpus, step: int) -> None:
+def reopen_folder(folder: Path, corpus: Corpus, device: torch.device, step: int) -> None:
     """Note where and with what the run goes on: it may be another machine, or another commit."""
     write_json(folder / "words.json", list(corpus.words))  # which may have been lost
-    path, now = folder / "provenance.json", provenance()
+    path, now = folder / "provenance.json", provenance(device)
     origin: dict[str, Any] = read_json(path) if path.exists() else dict.fromkeys(now)
     write_json(path, origin | {"resumed": [*origin.get("resumed", []), {"step": step, **now}]})
 

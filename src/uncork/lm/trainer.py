@@ -227,9 +227,9 @@ class _Run:
     def _open_folder(self, new: bool) -> None:
         if self.world.is_first:
             if new:
-                open_folder(self.config, self.folder, self.corpus)
+                open_folder(self.config, self.folder, self.corpus, self.world.device)
             else:
-                reopen_folder(self.folder, self.corpus, self.at.step)
+                reopen_folder(self.folder, self.corpus, self.world.device, self.at.step)
             cut_metrics(self.folder / "metrics.jsonl", self.at.evaluations)
 
     def _keep_if_best(self, valid_nll: float) -> None:

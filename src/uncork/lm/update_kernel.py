@@ -40,9 +40,7 @@ def update(moved: list[Moved], factor: Tensor | None, pace: Tensor | None, weigh
             update_kernel[(triton.cdiv(sizes[0], BLOCK), len(some))](
                 parameters, tuple(one.gradient for one in some), averages, sizes,
                 tuple(one.rate for one in some), tuple(one.decay for one in some),
-                factor, pace, parameters[0] if weight is None else weight,
-                COUNT=len(some), AVERAGED=weight is not None, BLOCK=BLOCK,
-                num_warps=8,
+                factor, pace, weight, COUNT=len(some), BLOCK=BLOCK, num_warps=8,
             )  # fmt: skip
 
 
@@ -54,25 +52,23 @@ def _average(one: Moved) -> Tensor:
 @triton.jit
 def update_kernel(
     parameters, gradients, averages, sizes, rates, decays, factor_ptr, pace_ptr, weight_ptr,
-    COUNT: tl.constexpr, AVERAGED: tl.constexpr, BLOCK: tl.constexpr,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The second index of a program says which of the tensors is its own."""
     which = tl.program_id(1)
     factor = 1.0 if factor_ptr is None else tl.load(factor_ptr)
     pace = 1.0 if pace_ptr is None else tl.load(pace_ptr)
-    weight = tl.load(weight_ptr) if AVERAGED else 0.0
     for i in tl.static_range(COUNT):
         if which == i:
             update_array(
                 parameters[i], gradients[i], averages[i], sizes[i], pace * rates[i], decays[i], factor,
-                weight, AVERAGED, BLOCK,
+                weight_ptr, BLOCK,
             )  # fmt: skip
 
 
 @triton.jit
 def update_array(
-    parameter_ptr, gradient_ptr, average_ptr, size, rate, decay, factor, weight,
-    AVERAGED: tl.constexpr, BLOCK: tl.constexpr,
+    parameter_ptr, gradient_ptr, average_ptr, size, rate, decay, factor, weight_ptr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < size
@@ -80,7 +76,8 @@ def update_array(
     g = tl.load(gradient_ptr + offsets, mask=mask, other=0.0)
     p = p - rate * (factor * g + decay * p)
     tl.store(parameter_ptr + offsets, p, mask=mask)
-    if AVERAGED:
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr)
         average = tl.load(average_ptr + offsets, mask=mask, other=0.0)
         # From the nearer end, as torch's lerp: at weight 1 the average is the iterate to the last bit.
         away = p - average

@@ -42,6 +42,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    met: bool = False  # by joining
 
     @classmethod
     def join(cls, device: str = "auto") -> "World":
@@ -52,12 +53,14 @@ class World:
         if place.type == "cuda" and size > 1:
             place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(place)
-        if size > 1 and not dist.is_initialized():
+        meets = size > 1 and not dist.is_initialized()
+        if meets:
             dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
-        return cls(rank, size, place)
+        return cls(rank, size, place, meets)
 
     def leave(self) -> None:
-        if self.size > 1:
+        """Part from the other processes, unless somebody else had brought them together."""
+        if self.met:
             dist.destroy_process_group()
 
     @property

@@ -4,6 +4,7 @@ Nothing is installed: the first float32 loss on CPU compiles one file (about a s
 cache folder. Without a compiler, or if the build fails, `status()` says why and the torch pass is used.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -236,7 +237,9 @@ def _cache_folder() -> Path:
             return folder
     except (OSError, RuntimeError, AttributeError):  # a user without a home; Windows, without os.getuid
         pass
-    return Path(tempfile.mkdtemp(prefix="uncork-"))
+    folder = tempfile.mkdtemp(prefix="uncork-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _processor() -> str:

@@ -41,7 +41,7 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of logits, probabilities and sums: float64 if the input is, else float32."""
+        """The dtype of probabilities and sums: float64 if the input is, else float32."""
         return compute_dtype(self.latent_NKD.dtype)
 
     @property
@@ -56,8 +56,17 @@ class Problem:
         return self.target != self.ignore_index
 
     def word_N(self) -> Tensor:
-        """The target word, 0 in place of an ignored one so that it can index."""
-        return self.target.where(self.valid_N(), 0)
+        """The target word, to index by: 0 in place of an ignored one, the nearest of one that is none.
+
+        Only on an accelerator, where nobody waits for the values, is a target ever no word.
+        """
+        return self.target.where(self.valid_N(), 0).clamp(0, len(self.weight_VD) - 1)
+
+    def showing_bad_targets(self, loss_N: Tensor) -> Tensor:
+        """The losses, NaN where the target is no word."""
+        if self.dense:
+            return loss_N
+        return loss_N.masked_fill(self.valid_N() & (self.target != self.word_N()), torch.nan)
 
     def token_weight_N(self) -> Tensor:
         """The class weight of each token's word, 0 if ignored; 1 for dense targets."""
@@ -107,5 +116,8 @@ def pieces_of(x: Tensor | None, length: int) -> Iterable[Any]:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Logits are never held below float32: see the numerics page of the documentation."""
+    """What is computed with logits is never below float32: see the numerics page of the documentation.
+
+    Kernels may hold them in the dtype of the input, unless they meet a table.
+    """
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -31,7 +31,7 @@ def token_losses(problem: Problem) -> Tensor:
     if problem.z_loss:
         square_N = scores_NKV.logsumexp(-1).square().mean(-1)
         loss_N = loss_N + (problem.z_loss * square_N).where(problem.valid_N(), 0.0)
-    return loss_N
+    return problem.showing_bad_targets(loss_N)
 
 
 def loss(problem: Problem, reduction: str) -> Tensor:

@@ -100,6 +100,7 @@ class TorchPass(AbstractPass):
             prior_NK = prior_NK.to(problem.dtype)
         targets = _one_word if problem.one_word else _distribution
         loss_N, pull = targets(problem, scores_NKV, lse_NK, prior_NK)
+        loss_N = problem.showing_bad_targets(loss_N)
         if problem.z_loss:
             lse_NK = lse_NK + top_NK1[..., 0]
             loss_N = loss_N + (problem.z_loss * lse_NK.square().mean(-1)).where(problem.valid_N(), 0.0)

@@ -3,17 +3,11 @@
 import json
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from uncork.lm.config import Config
-from uncork.lm.config_io import from_dict, override, to_dict
+from uncork.lm.config_io import from_dict, to_dict
 from uncork.recipes import RECIPES
-
-
-# Overrides are applied one by one and each must leave a valid configuration. Where a head changes its kind
-# that fails, and the head, or the whole model, is given at once.
-AT_ONCE = ((), ("model.head",), ("model",))
 
 
 def overrides(values: dict[str, Any]) -> list[str] | None:
@@ -28,12 +22,7 @@ def overrides(values: dict[str, Any]) -> list[str] | None:
         config = from_dict(Config, values)
     except ValueError:
         return None
-    for whole in AT_ONCE:
-        changes = _differences(to_dict(recipe()), to_dict(config), "", whole)
-        with suppress(ValueError):
-            if override(recipe(), changes) == config:
-                return changes
-    return None
+    return _differences(to_dict(recipe()), to_dict(config), "")
 
 
 def command(values: dict[str, Any], changes: Sequence[str]) -> str:
@@ -42,20 +31,13 @@ def command(values: dict[str, Any], changes: Sequence[str]) -> str:
     return shlex.join(["uncork", "train", values["name"], f"seed={values['seed']}", *said])
 
 
-def _differences(
-    before: dict[str, Any], after: dict[str, Any], where: str, whole: tuple[str, ...]
-) -> list[str]:
+def _differences(before: dict[str, Any], after: dict[str, Any], where: str) -> list[str]:
     found = []
     for name, value in after.items():
         path, old = where + name, before.get(name)
         # An assignment adds options and cannot take any away: then all of them are given.
-        if (
-            isinstance(old, dict)
-            and isinstance(value, dict)
-            and old.keys() <= value.keys()
-            and path not in whole
-        ):
-            found += _differences(old, value, f"{path}.", whole)
+        if isinstance(old, dict) and isinstance(value, dict) and old.keys() <= value.keys():
+            found += _differences(old, value, f"{path}.")
         elif name not in before or value != old:
             found.append(f"{path}={_text(value)}")
     return found

@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="*", type=int, default=[], help="each recipe's own unless given")
     parser.add_argument("--set", nargs="*", default=[], dest="changes", help="overrides for all runs")
     parser.add_argument("--parallel", type=int, default=1, help="runs side by side")
-    parser.add_argument("--minutes", type=float, help="stop all runs, saved, within this time")
+    parser.add_argument("--minutes", type=float, help="tell runs to save and stop before this time is over")
     parser.add_argument("--resume", action="store_true", help="go on with the runs of this folder")
     parser.add_argument("--mps", action="store_true", help="let the runs share one NVIDIA GPU at once")
     options = vars(parser.parse_args(arguments))

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from uncork.lm.progress import duration
@@ -31,6 +32,7 @@ class Watch:
         self.runs = runs
         self.width = max(len(watched.run.name) for watched in runs)
         self.shown: dict[str, tuple[str, float, str]] = {}  # status, time and line by name
+        self.read: dict[str, tuple[object, Outcome]] = {}  # state of the files, and what they say
         self.live = _live() if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Watch":
@@ -62,9 +64,25 @@ class Watch:
             self.shown[watched.run.name] = (watched.status, now, line)
 
     def _line(self, watched: Watched) -> str:
-        outcome = read_outcome(watched.run.folder)
+        outcome = self._outcome(watched.run)
         what = watched.message or outcome.damage or describe(outcome, watched.run.config.epochs)
         return f"{watched.run.name:<{self.width}}  {watched.status:<8}  {what}".rstrip()
+
+    def _outcome(self, run: Run) -> Outcome:
+        """Read when a file has changed: many long runs, read at every look, would keep a core busy."""
+        files = [file_state(run.folder / name) for name in ("metrics.jsonl", "result.json")]
+        if self.read.get(run.name, (None,))[0] != files:
+            self.read[run.name] = (files, read_outcome(run.folder))
+        return self.read[run.name][1]
+
+
+def file_state(path: Path) -> tuple[int, int] | None:
+    """What differs when a file has been written to, or None if it is not there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
 
 
 def describe(outcome: Outcome, epochs: int) -> str:

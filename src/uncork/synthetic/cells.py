@@ -20,7 +20,7 @@ def run_cell(
     cell: Cell, task: Task, settings: Settings, progress: Progress = lambda text: None
 ) -> dict[str, Any]:
     """Fit and measure; the returned record is the content of the cell's result file."""
-    origin = provenance()
+    origin = provenance(task.device)
     began = time.perf_counter()
     fitted = fit(cell, task, settings, progress)
     fit_seconds = time.perf_counter() - began

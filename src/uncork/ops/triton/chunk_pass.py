@@ -45,7 +45,8 @@ class SpreadPass(AbstractPass):
         result = self.inner.run(
             _with_distribution(problem, problem.distribution_NV()), logits_NKV, row_scale_N
         )
-        return replace(result, loss_N=result.loss_N.masked_fill_(~valid_N, 0.0))
+        loss_N = problem.showing_bad_targets(result.loss_N.masked_fill_(~valid_N, 0.0))
+        return replace(result, loss_N=loss_N)
 
     def function_gradients(self) -> tuple[Tensor, ...]:
         return self.inner.function_gradients()

@@ -127,7 +127,7 @@ def token_kernel(
             mass += tl.sum(b_t, 0)
             b_z = tl.load(z_ptr + token * z_stride + offsets, mask=m_words, other=0.0).to(tl.float32)
             b_f, _ = value_and_slope(b_z, parameter_ptr, first, second, intervals, step, KIND)
-            along_target += tl.sum(tl.where(b_t > 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
+            along_target += tl.sum(tl.where(b_t != 0.0, b_t * ((b_f - top) - rest), 0.0), 0)
         joint_K = tl.zeros([K_BLOCK], tl.float32) + along_target
     top = tl.max(joint_K, 0)
     # A word masked in all components has no finite one to subtract.

@@ -73,8 +73,9 @@ class IntegerSums(Sums):
 
     def inside(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor) -> tuple[Tensor, Tensor]:
         self._collect()
-        # |g| summed over a row is at most twice the token's weight, and z-loss adds its own.
-        reach_N = 2.0 * (problem.target.sum(1) if problem.dense else problem.token_weight_N())
+        # |g| summed over a row is at most twice the token's weight, and z-loss adds its own. Weights may be
+        # negative, and cancel.
+        reach_N = 2.0 * (problem.target.abs().sum(1) if problem.dense else problem.token_weight_N().abs())
         if problem.z_loss:
             # logsumexp lies between the highest f and log V more.
             highest_NK = value(problem.form, logits_NKV.amax(2)).abs().nan_to_num(posinf=0.0)

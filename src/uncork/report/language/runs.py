@@ -156,6 +156,6 @@ class Run:
 
 
 def _without_place(change: str) -> str:
-    """Of a corpus of one's own the folder's name: where it lies is nobody's business."""
+    """Of a folder of one's own its name: where it lies is nobody's business."""
     name, _, value = change.partition("=")
-    return f"{name}={PurePath(value).name}" if name == "data.corpus" else change
+    return f"{name}={PurePath(value).name}" if name in ("data.corpus", "finetune") else change

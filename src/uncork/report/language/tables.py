@@ -226,9 +226,9 @@ def unfinished_table(trial: Trial) -> Table | None:
 
 def _compared(run: Run, epoch: int, control: Arm, trial: Trial) -> str:
     """Valid perplexity of a control after an epoch: of the same seed, ended or not, else the mean of all."""
-    if label_of(run) == control.label:
+    if control.has_configuration_of(run):
         return NONE
-    begun = [other for other in trial.unfinished if label_of(other) == control.label]
+    begun = [other for other in trial.unfinished if control.has_configuration_of(other)]
     of_seed = [_valid(other, epoch) for other in [*control.runs, *begun] if other.seed == run.seed]
     known = [value for value in of_seed if value is not None]
     if known:

@@ -46,6 +46,10 @@ class Arm:
     def recipe(self) -> str:
         return self.runs[0].name
 
+    def has_configuration_of(self, run: Run) -> bool:
+        """Not told by the label, which two arms may share until one is lengthened."""
+        return configuration_of(self.runs[0]) == configuration_of(run)
+
     @property
     def changes(self) -> tuple[str, ...]:
         return recipe_changes(self.runs[0])
@@ -159,6 +163,11 @@ def _values(run: Run) -> dict[str, Any]:
     return values | {"finetune": bool(values.get("finetune"))}
 
 
+def configuration_of(run: Run) -> str:
+    """What the runs of an arm share: everything but the seed."""
+    return json.dumps({name: value for name, value in _values(run).items() if name != "seed"}, sort_keys=True)
+
+
 def _budget(run: Run) -> dict[str, Any]:
     values = _values(run)
     budget = {name: values.get(name) for name in BUDGET}
@@ -181,9 +190,7 @@ def _trial(budget: dict[str, Any], runs: list[Run]) -> Trial:
         if run.result is None:
             trial.unfinished.append(run)
             continue
-        values = _values(run)
-        del values["seed"]
-        by_seed = arms[json.dumps(values, sort_keys=True)]
+        by_seed = arms[configuration_of(run)]
         if run.seed in by_seed:
             trial.repeated.append(by_seed[run.seed])
         by_seed[run.seed] = run
