@@ -86,7 +86,7 @@ def test_fewer_gradients(wanted):
 def test_piecewise_linear(dtype, shape):
     x = (3 * torch.randn(shape, dtype=dtype)).requires_grad_()
     values = torch.rand(9, dtype=torch.float64).cumsum(0).requires_grad_()
-    opcheck(table.piecewise_linear, (x, values, 2.0))
+    opcheck(table.piecewise_linear_op, (x, values, 2.0))
     opcheck(table.piecewise_linear_backward, (torch.randn_like(x), x, values, 2.0))
 
 

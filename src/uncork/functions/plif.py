@@ -80,11 +80,15 @@ class PLIF(AbstractMonotone):
             from uncork.ops.triton.knots import knot_values
 
             return knot_values(self.v, self.bound)
+        rise = self._wide_slopes() * (2.0 * self.bound / self.knots)
+        return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
+
+    def _wide_slopes(self) -> Tensor:
+        """The slopes in float64."""
         # In 16 bits, softplus of the v nearest to log(e - 1) is not 1, and a head would not start as the
         # identity. Rounded to 16 bits it is 1: so the slopes are taken in the dtype of v.
-        slopes = self.slopes.double() if narrow else softplus(self.v.double())
-        rise = slopes * (2.0 * self.bound / self.knots)
-        return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
+        narrow = self.v.dtype.itemsize < 4
+        return self.slopes.double() if narrow else softplus(self.v.double())
 
     def forward(self, z: Tensor) -> Tensor:
         # A bfloat16 logit near 10 is known to 0.06, which is 156 knots: the table is read in float32.
@@ -94,7 +98,7 @@ class PLIF(AbstractMonotone):
     def derivative(self, z: Tensor) -> Tensor:
         z = at_least_float32(z)
         index, _ = table.locate(z.detach(), self.knots, self.bound)
-        return table.look_up(self.slopes.to(z.dtype), index)
+        return table.look_up(self._wide_slopes().to(z.dtype), index)
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise:
         return Pointwise("table", (self.bound, 0.0), (self.knot_values(),))

@@ -108,6 +108,7 @@ def _loss(
     validate.options(reduction, ignore_index, label_smoothing, z_loss)
     validate.ignorable(target, ignore_index)
     validate.function(function, device)
+    validate.finite_parameters(function, device)
     asked, backend = backend, dispatch.resolve(backend, device)
     flat = (words,) if target.is_floating_point() else ()
     if target.dim() != 1 + len(flat):

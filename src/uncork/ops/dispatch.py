@@ -32,7 +32,8 @@ def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
 
 
 def _reference_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
-    if not torch.compiler.is_compiling():  # reading values would break the graph
+    # Reading values would break a graph, and a transform of torch.func has none to read.
+    if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
         validate.values(problem)
     return reference.loss(problem, reduction)
 

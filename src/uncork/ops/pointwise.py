@@ -4,12 +4,14 @@
 no closed form there comes as a table, and what is not known here at all as a callable.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional
 
 from uncork.ops import autocast, table
@@ -39,9 +41,19 @@ IDENTITY = Pointwise("identity")
 
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
     """The form of a function module, its factors in `dtype`; a stranger's module is a callable."""
-    # Of the class: a stranger's module may well have a layer of that name.
-    form = function.pointwise(dtype, device) if hasattr(type(function), "pointwise") else None
+    form = function.pointwise(dtype, device) if _speaks_for_forward(type(function)) else None
     return exactly(function) if form is None else form
+
+
+@functools.cache
+def _speaks_for_forward(cls: type) -> bool:
+    """Whether a class has `pointwise`, and no `forward` has been written over the one it is the form of.
+
+    Of the class: a stranger's module may well have a layer of that name.
+    """
+    order = [vars(each) for each in cls.__mro__]
+    first = lambda name: next((place for place, names in enumerate(order) if name in names), len(order))
+    return first("pointwise") <= first("forward") and first("pointwise") < len(order)
 
 
 def exactly(function: Any) -> Pointwise:
@@ -103,9 +115,20 @@ def value(form: Pointwise, z: Tensor) -> Tensor:
         case "table":
             return table.piecewise_linear(z, form.tensors[0], form.constants[0])
         case "callable":
-            assert form.call is not None
-            return table.elementwise(form.call(z), z)
+            return table.elementwise(called(form, z), z)
     raise AssertionError(f"unknown kind {form.kind!r}")
+
+
+def called(form: Pointwise, z: Tensor) -> Tensor:
+    """A stranger's module with the parameters it had when the loss was called.
+
+    A backward pass that calls it again may find others there: `torch.func.functional_call` puts them back.
+    """
+    module: Any = form.call
+    if all(own is given for own, given in zip(module.parameters(), form.tensors, strict=True)):
+        return module(z)
+    names = [name for name, _ in module.named_parameters()]
+    return functional_call(module, dict(zip(names, form.tensors, strict=True)), (z,))
 
 
 def value_and_vjp(
@@ -157,15 +180,13 @@ def _table_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
 
 
 def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool):
-    call = form.call
-    assert call is not None
     parameters = [t for t in form.tensors if t.requires_grad] if tensors_need_grad else []
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         # Autocast would round the logits to bfloat16 inside a stranger's matmul.
         with autocast.off(z.device.type):
             # A copy, because a module may work in place, and a leaf may not be written to.
-            f = table.elementwise(call(leaf.clone()), z)
+            f = table.elementwise(called(form, leaf.clone()), z)
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g, allow_unused=True)

@@ -89,8 +89,7 @@ def _scores(
     if function is None:
         return z
     validate.function(function, z.device)
-    if not torch.compiler.is_compiling() and (z.device.type == "cpu" or nonfinite.detecting()):
-        validate.finite_function(function.parameters())
+    validate.finite_parameters(function, z.device)
     with autocast.off(z.device.type):
         return table.elementwise(function(z), z)
 

@@ -74,15 +74,26 @@ def knot_gradient(sum_grad: Tensor, sum_offset: Tensor, bound: float) -> Tensor:
     return gradient
 
 
-@torch.library.custom_op("uncork::piecewise_linear", mutates_args=())
 def piecewise_linear(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
-    """f(x) with the two-sum backward pass: keeps x, never an index per logit."""
+    """f(x), differentiable in x and in the values at the knots."""
+    if not torch._C._are_functorch_transforms_active():
+        return piecewise_linear_op(x, knot_values, bound)
+    # Transforms of torch.func see into plain torch, and would take the op for a constant.
+    value, slope = values_and_slopes(knot_values, bound, x.dtype)
+    index, offset = locate(x.detach(), value.numel(), bound)
+    at = lambda entries: entries.index_select(0, index.reshape(-1)).view(index.shape)
+    return at(value) + at(slope) * (offset + (x - x.detach()))
+
+
+@torch.library.custom_op("uncork::piecewise_linear", mutates_args=())
+def piecewise_linear_op(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
+    """With the two-sum backward pass: keeps x, never an index per logit."""
     value, slope = values_and_slopes(knot_values, bound, x.dtype)
     index, offset = locate(x, value.numel(), bound)
     return look_up(value, index).addcmul_(look_up(slope, index), offset)
 
 
-@piecewise_linear.register_fake
+@piecewise_linear_op.register_fake
 def _(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
     return torch.empty_like(x)
 
@@ -130,7 +141,7 @@ def _backward_twice(ctx, along_x: Tensor, along_values: Tensor):
     return dgrad, slope_along * grad, knot_gradient(torch.zeros_like(pull), pull, ctx.bound), None
 
 
-piecewise_linear.register_autograd(_backward, setup_context=_setup_context)
+piecewise_linear_op.register_autograd(_backward, setup_context=_setup_context)
 piecewise_linear_backward.register_autograd(_backward_twice, setup_context=_setup_context_twice)
 
 

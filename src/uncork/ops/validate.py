@@ -76,6 +76,11 @@ def hidden(name: str, value: Any, linear_weight: Tensor) -> None:
 
 def same(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
     """The two agree in dtype and device."""
+    if hasattr(value, "full_tensor") != hasattr(other, "full_tensor"):  # only a DTensor has it
+        raise TypeError(
+            f"`{name}` and `{other_name}` must both be plain tensors, got one sharded over processes. "
+            "Gather it with .full_tensor(), or let fully_shard(head) do so."
+        )
     if value.dtype != other.dtype:
         raise TypeError(
             f"`{name}` and `{other_name}` must have one dtype, got {value.dtype} and {other.dtype}. "
@@ -183,11 +188,23 @@ def function(value: Any, device: torch.device) -> None:
             f"{came}. Make an instance of a class; give a formula a module's forward."
         )
     for name, held in chain(value.named_parameters(), value.named_buffers()):
+        if hasattr(held, "full_tensor"):  # a DTensor; its class may not be importable
+            raise TypeError(
+                f"`function` must have whole parameters, but its {name} is sharded over processes. Shard the "
+                "head as one unit, e.g. fully_shard(head), and not the function by itself."
+            )
         if held.device != device:
             raise ValueError(
                 f"`function` must be on {device} as the input is, but its {name} is on "
                 f"{held.device}. Move it with .to()."
             )
+
+
+def finite_parameters(function: nn.Module | None, device: torch.device) -> None:
+    """Those of a function, where values may be read. A table may hide them: softplus of -inf is 0."""
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if function is not None and not transformed and (device.type == "cpu" or nonfinite.detecting()):
+        finite_function(function.parameters())
 
 
 def finite_function(tensors: Iterable[Tensor]) -> None:

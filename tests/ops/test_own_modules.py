@@ -1,0 +1,116 @@
+"""Modules of one's own as functions, and functions whose parameters are not where they usually are."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacfwd, jacrev, jvp
+from torch.nn.functional import cross_entropy
+
+from tests.helpers import CHUNKED, REFERENCE, make_case, our_loss
+from uncork import linear_cross_entropy
+from uncork.functions import PLIF, MonotoneNetwork, Scale, SoftCap
+from uncork.heads import MonotonicHead
+
+
+class Times(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def forward(self, z):
+        return z * self.p
+
+
+class Loss(nn.Module):
+    """A loss with a module inside, as a training step of torch.func has it."""
+
+    def __init__(self, case, reduction, backend):
+        super().__init__()
+        self.function, self.case, self.options = Times(), case, {"reduction": reduction, "backend": backend}
+
+    def forward(self):
+        case = self.case
+        return linear_cross_entropy(
+            case.input, case.weight, case.target, function=self.function, **self.options
+        ).sum()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_backward_pass_uses_the_parameters_of_its_forward_pass(reduction):
+    """They are gone by then, and the second time, or without a reduction, the module is called again."""
+    case, found = make_case((6,), dtype=torch.float64), {}
+    for backend in ("reference", "chunked"):
+        p = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        loss = functional_call(Loss(case, reduction, backend), {"function.p": p}, ())
+        for _ in range(2):
+            found[backend] = torch.autograd.grad(loss, [p, case.input, case.weight], retain_graph=True)
+    torch.testing.assert_close(found["chunked"], found["reference"], rtol=1e-10, atol=1e-12)
+    assert found["chunked"][0] != 0.0
+
+
+class Steeper(SoftCap):
+    def forward(self, z):
+        return super().forward(z) + 0.1 * z
+
+
+class Doubled(PLIF):
+    def forward(self, z):
+        return 2.0 * super().forward(z)
+
+
+class Named(PLIF):
+    """Changes nothing of what is computed, so its table still stands for it."""
+
+
+@pytest.mark.parametrize("function", [Steeper(3.0), Doubled(50, 5.0)], ids=["softcap", "plif"])
+def test_a_forward_of_ones_own_is_what_the_loss_evaluates(function):
+    head, hidden, target = MonotonicHead(6, 13, function), 5.0 * torch.randn(5, 6), torch.randint(13, (5,))
+    torch.testing.assert_close(head(hidden, target), cross_entropy(head(hidden), target))
+
+
+def test_a_subclass_that_computes_nothing_else_keeps_its_form():
+    from uncork.ops.pointwise import as_pointwise
+
+    kinds = [as_pointwise(f, torch.float32, torch.device("cpu")).kind for f in (Named(9), Doubled(9))]
+    assert kinds == ["table", "callable"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its jvp
+def test_derivatives_by_transforms_of_torch_func():
+    function, z = PLIF(50, 5.0, "random", seed=0).double(), torch.tensor([-7.0, 0.3, 1.2]).double()
+    for jacobian in (jacfwd, jacrev):
+        torch.testing.assert_close(jacobian(function)(z).diagonal(), function.derivative(z))
+    case = make_case((6,), function="plif7", dtype=torch.float64)
+    (slope,) = torch.autograd.grad(our_loss(case, REFERENCE.name), case.input)
+
+    def loss(x):
+        return linear_cross_entropy(
+            x, case.weight, case.target, linear_bias=case.bias, function=case.function, backend="reference"
+        )
+
+    along = torch.randn_like(slope)
+    _, found = jvp(loss, (case.input.detach(),), (along,))
+    torch.testing.assert_close(found, (slope * along).sum())
+
+
+@pytest.mark.parametrize("backend", [CHUNKED, REFERENCE], ids=lambda b: b.id)
+@pytest.mark.parametrize(
+    ("function", "name"), [(PLIF(9), "v"), (Scale(), "v"), (MonotoneNetwork(3), "raw_u")], ids=str
+)
+def test_parameters_of_minus_infinity_are_refused_though_the_table_is_finite(function, name, backend):
+    with torch.no_grad():
+        getattr(function, name).view(-1)[0] = -torch.inf
+    case = make_case((6,), dtype=torch.float32)
+    with pytest.raises(ValueError, match="`function` must have finite parameters"):
+        linear_cross_entropy(case.input, case.weight, case.target, function=function, backend=backend.name)
+
+
+def test_parameters_that_are_sharded_are_refused():
+    case, function = make_case((6,), dtype=torch.float32), PLIF(9)
+    whole = lambda: None  # what a DTensor has, and no other tensor
+    function.v.full_tensor = whole
+    with pytest.raises(TypeError, match=r"`function` .* its v is sharded .* fully_shard\(head\)"):
+        linear_cross_entropy(case.input, case.weight, case.target, function=function)
+    case.weight.full_tensor = whole
+    with pytest.raises(TypeError, match=r"must both be plain tensors, got one sharded .*full_tensor"):
+        linear_cross_entropy(case.input, case.weight, case.target)
