@@ -2,6 +2,7 @@
 
 import abc
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,12 @@ class AbstractMonotone(nn.Module, abc.ABC):
     A subclass defines `forward` and `derivative`. A plain `nn.Module` with `forward` alone does as well:
     without `pointwise` the chunked loss evaluates a function exactly, by autograd on each chunk.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls) and "pointwise" not in vars(cls):
+            # One that is inherited is the form of the `forward` that has just been replaced.
+            cls.pointwise = AbstractMonotone.pointwise
 
     @abc.abstractmethod
     def forward(self, z: Tensor) -> Tensor:

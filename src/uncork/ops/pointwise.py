@@ -4,7 +4,6 @@
 no closed form there comes as a table, and what is not known here at all as a callable.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,19 +40,9 @@ IDENTITY = Pointwise("identity")
 
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
     """The form of a function module, its factors in `dtype`; a stranger's module is a callable."""
-    form = function.pointwise(dtype, device) if _speaks_for_forward(type(function)) else None
+    # Of the class: a stranger's module may well have a layer of that name.
+    form = function.pointwise(dtype, device) if hasattr(type(function), "pointwise") else None
     return exactly(function) if form is None else form
-
-
-@functools.cache
-def _speaks_for_forward(cls: type) -> bool:
-    """Whether a class has `pointwise`, and no `forward` has been written over the one it is the form of.
-
-    Of the class: a stranger's module may well have a layer of that name.
-    """
-    order = [vars(each) for each in cls.__mro__]
-    first = lambda name: next((place for place, names in enumerate(order) if name in names), len(order))
-    return first("pointwise") <= first("forward") and first("pointwise") < len(order)
 
 
 def exactly(function: Any) -> Pointwise:
