@@ -76,8 +76,8 @@ def test_what_is_said_of_narrow_heads():
             f"ends {score(frozen, 'test') - score(plain, 'test'):.2f} above softmax with the same seed on "
             f"test, and {score(plain, 'valid') - score(frozen, 'valid'):.2f} below on valid",
             f"with up to {max(each['max'] for each in slopes):.1f}",
-            f"ends {gap(plif, softmax):.2f} lower on test than with softmax, and {gap(plif, temperature):.2f} lower "
-            "than with a learned temperature, with each of three seeds",
+            f"ends {gap(plif, softmax):.2f} lower on test than with softmax, and "
+            f"{gap(plif, temperature):.2f} lower than with a learned temperature, with each of three seeds",
         ),
         page(),
     )
