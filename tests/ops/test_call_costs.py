@@ -63,7 +63,7 @@ def forward_and_backward(function, components, words=WORDS) -> Counter:
     [
         (None, None, 21, 2),
         (functions.SigSoftmax, None, 21, 2),
-        (functions.Scale, None, 32, 2),
+        (functions.Scale, None, 34, 2),
         (functions.PLIF, None, 33, 10),
         # Nine chunks.
         (None, 15, 112, 19),

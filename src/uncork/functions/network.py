@@ -57,8 +57,9 @@ class MonotoneNetwork(AbstractMonotone):
         self.bound = positive("bound", bound)
         new = lambda *shape: nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.raw_u, self.raw_v, self.b = new(units), new(units), new(units)
-        self.bias = new()
-        self.raw_a = new() if skip else None
+        # With a dimension: FSDP takes no parameter without one.
+        self.bias = new(1)
+        self.raw_a = new(1) if skip else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -78,8 +79,8 @@ class MonotoneNetwork(AbstractMonotone):
     def _parameters_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """u, v, b, bias and a in `dtype`."""
         u, v = softplus(self.raw_u.to(dtype)), softplus(self.raw_v.to(dtype))
-        a = None if self.raw_a is None else softplus(self.raw_a.to(dtype))
-        return u, v, self.b.to(dtype), self.bias.to(dtype), a
+        a = None if self.raw_a is None else softplus(self.raw_a.to(dtype)).reshape(())
+        return u, v, self.b.to(dtype), self.bias.to(dtype).reshape(()), a
 
     def forward(self, z: Tensor) -> Tensor:
         z = at_least_float32(z)

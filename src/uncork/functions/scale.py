@@ -20,12 +20,13 @@ class Scale(AbstractMonotone):
     def __init__(self, init: float = 1.0, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         start = inverse_softplus(positive("init", init))
-        self.v = nn.Parameter(torch.tensor(start, device=device, dtype=dtype or torch.get_default_dtype()))
+        # With a dimension: FSDP takes no parameter without one.
+        self.v = nn.Parameter(torch.tensor([start], device=device, dtype=dtype or torch.get_default_dtype()))
 
     @property
     def a(self) -> Tensor:
         """The factor, positive."""
-        return softplus(self.v)
+        return softplus(self.v).reshape(())
 
     def forward(self, z: Tensor) -> Tensor:
         return scaled(z, self._factor(z.dtype))
@@ -38,7 +39,7 @@ class Scale(AbstractMonotone):
 
     def _factor(self, dtype: torch.dtype) -> Tensor:
         # In 16 bits the factor is rounded, as PLIF's slopes are, so that a start at 1 is exactly 1.
-        factor = self.a if self.v.dtype.itemsize < 4 else softplus(self.v.double())
+        factor = self.a if self.v.dtype.itemsize < 4 else softplus(self.v.double()).reshape(())
         return factor.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
     def extra_repr(self) -> str:
