@@ -104,3 +104,10 @@ def test_without_its_extra_the_command_says_how_to_install_it():
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.returncode == 2
     assert answer.stderr == "uncork: the command line needs `pip install 'uncork[cli]'`.\n"
+
+
+def test_an_option_given_twice_is_refused(capsys):
+    """Of two only the last would count."""
+    arguments = ["sweep", "embedded_softmax", "--set", "epochs=1", "--set", "seed=2", "--out", "never"]
+    assert cli.main(arguments) == 2
+    assert "`--set` must be given once; got it 2 times. Put its values together." in capsys.readouterr().err

@@ -44,6 +44,7 @@ def test_overrides_are_typed():
         ["model.last_hidden=7", "model.tied=false"],
         ["optim.decay_epoch=600", "epochs=700"],
         ["model.head.kind=monotonic", 'model.head.function={"name": "SigSoftmax"}'],
+        ["model.head.kind=monotonic", "model.head.function.name=SigSoftmax"],
         ["recurrence=persistent", "precision=bfloat16"],
     ],
 )

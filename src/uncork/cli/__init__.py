@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("uncork: the command line needs `pip install 'uncork[cli]'`.", file=sys.stderr)
         return 2
     try:
+        _refuse_repetition(sys.argv[1:] if arguments is None else arguments)
         return subcommand_cli_from_dict(COMMANDS, args=arguments, prog="uncork") or 0
     except (ValueError, TypeError, OSError) as error:
         print(f"uncork: {error}", file=sys.stderr)
@@ -63,6 +64,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("uncork: interrupted.", file=sys.stderr)
         return 130
+
+
+def _refuse_repetition(arguments: list[str]) -> None:
+    """Of an option given twice only the last would count, and the wrong experiment be run."""
+    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"`{name}` must be given once; got it {names.count(name)} times. Put its values together."
+            )
 
 
 def _missing(error: BaseException | None) -> str | None:

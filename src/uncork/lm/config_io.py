@@ -78,6 +78,8 @@ def _assign(values: dict[str, Any], cls: type, path: list[str], value: Any, wher
         values[name] = value
         return
     part = next((choice for choice in _choices(hints[name]) if dataclasses.is_dataclass(choice)), None)
+    if part is not None and values.get(name) is None:
+        values[name] = {}  # its parts are about to be given
     inner = values.setdefault(name, {})
     if not isinstance(inner, dict):
         raise ValueError(f"`{where}{name}` is {inner!r} and has no part named {rest[0]!r}.")

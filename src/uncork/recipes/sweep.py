@@ -156,8 +156,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uncork.recipes.sweep", description=__doc__)
     parser.add_argument("recipes", nargs="+", help="recipe, recipe:override,override or name=recipe:...")
     parser.add_argument("--out", required=True, help="sweep folder")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[], help="each recipe's own unless given")
-    parser.add_argument("--set", nargs="*", default=[], dest="changes", help="overrides for all runs")
+    parser.add_argument(
+        "--seeds", nargs="*", type=int, action="extend", default=[], help="each recipe's own unless given"
+    )
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], dest="changes", help="overrides for all runs"
+    )
     parser.add_argument("--parallel", type=int, default=1, help="runs side by side")
     parser.add_argument("--minutes", type=float, help="tell runs to save and stop before this time is over")
     parser.add_argument("--resume", action="store_true", help="go on with the runs of this folder")
