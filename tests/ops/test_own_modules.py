@@ -75,6 +75,13 @@ def test_a_subclass_that_computes_nothing_else_keeps_its_form():
     assert kinds == ["table", "callable"]
 
 
+def test_the_slope_of_float64_logits_is_that_of_the_function():
+    """Whatever its parameters have: both are of slopes in float64."""
+    function, z = PLIF(50, 5.0, "random", seed=0), torch.linspace(-6, 6, 30).double().requires_grad_()
+    (slope,) = torch.autograd.grad(function(z).sum(), z)
+    torch.testing.assert_close(function.derivative(z), slope, rtol=1e-10, atol=0.0)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its jvp
 def test_derivatives_by_transforms_of_torch_func():
     function, z = PLIF(50, 5.0, "random", seed=0).double(), torch.tensor([-7.0, 0.3, 1.2]).double()

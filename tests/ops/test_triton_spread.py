@@ -52,29 +52,17 @@ def test_an_ignored_token_may_hold_anything(function, smoothing, components):
 
 @over_components
 @pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("factors", [(1e6, 1e6), (-1.0, 1.0)], ids=["heavy", "negative"])
 @over_functions
-def test_heavy_class_weights(function, dense, components):
-    """Sums in fixed point must have room for them."""
+def test_unusual_class_weights(function, factors, dense, components):
+    """Sums in fixed point must have room for heavy ones; a word may be pushed away, and its loss counts."""
     smoothing = {} if dense else {"label_smoothing": 0.1}
     case = make_case(
         (5,), 4, 9, function=function, dense=dense, components=components, weight=True, reduction="sum",
         dtype=torch.float32, **smoothing,
     )  # fmt: skip
-    case.options["weight"] = 1e6 * case.options["weight"]
-    assert_as_accurate_as_torch(case, TRITON)
-
-
-@over_components
-@pytest.mark.parametrize("dense", [False, True])
-@over_functions
-def test_negative_class_weights(function, dense, components):
-    """A word may be pushed away: its part of the loss counts."""
-    smoothing = {} if dense else {"label_smoothing": 0.4}
-    case = make_case(
-        (5,), 4, 9, function=function, dense=dense, components=components, weight=True, reduction="sum",
-        dtype=torch.float32, **smoothing,
-    )  # fmt: skip
-    case.options["weight"][::2] *= -1.0
+    for start, factor in enumerate(factors):
+        case.options["weight"][start::2] *= factor
     assert_as_accurate_as_torch(case, TRITON)
 
 

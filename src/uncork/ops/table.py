@@ -80,9 +80,10 @@ def piecewise_linear(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
         return piecewise_linear_op(x, knot_values, bound)
     # Transforms of torch.func see into plain torch, and would take the op for a constant.
     value, slope = values_and_slopes(knot_values, bound, x.dtype)
-    index, offset = locate(x.detach(), value.numel(), bound)
-    at = lambda entries: entries.index_select(0, index.reshape(-1)).view(index.shape)
-    return at(value) + at(slope) * (offset + (x - x.detach()))
+    still = x.detach()
+    index, offset = locate(still, value.numel(), bound)
+    moved = torch.where(still.isinf(), 0.0, x - still)  # 0, with the derivative of x; a masked word has none
+    return look_up(value, index) + look_up(slope, index) * (offset + moved)
 
 
 @torch.library.custom_op("uncork::piecewise_linear", mutates_args=())
