@@ -5,6 +5,8 @@ compute-sanitizer --tool racecheck python -m tests.every_kernel
 Values are compared with plain torch in float64, so that a run that checks nothing cannot pass.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, log_softmax
@@ -96,14 +98,15 @@ def truth(
 
 
 def training_steps() -> None:
-    """Persistent layers of two widths, weight drop, the update with and without averages."""
-    for averages in (False, True):
+    """Persistent layers of two widths, weight drop, the update of either rule with and without averages."""
+    for averages, adam in ((False, False), (True, False), (False, True), (True, True)):
         optim = OptimConfig(average="epoch", average_epoch=0 if averages else 9)
+        optim = replace(optim, rule="adam", lr=0.002) if adam else optim
         model = ModelConfig(embedding=16, hidden=72, layers=3, head=HeadConfig(kind="softmax"))
         data = DataConfig(corpus="embedded", batch_size=20)
         config = Config(name="sanitised", precision="bfloat16", model=model, data=data, optim=optim)
         one_run(config)
-        print(f"training steps, averages {averages}: finite", flush=True)
+        print(f"training steps, {optim.rule}, averages {averages}: finite", flush=True)
 
 
 def one_run(config: Config) -> None:

@@ -131,15 +131,19 @@ def operands() -> None:
 
 
 def updates() -> None:
-    """With averages and without, clipped or not, at a pace that falls or at none."""
-    from uncork.lm.update_kernel import Moved, update
+    """With averages and without, clipped or not, at a pace that falls or at none, divided by sizes or not."""
+    from uncork.lm.update_kernel import MeanSquare, Moved, update
 
     number = torch.empty(())
-    for size, averages in ((3, False), (8, True), (9, True)):
-        average = torch.empty(500) if averages else None
-        moved = [Moved(torch.empty(500), torch.empty(500), average, 0.5, 1e-6)] * size
+    for size, averages, divided in ((3, False, False), (8, True, False), (9, True, True), (8, False, True)):
+        average, square = (torch.empty(500) if there else None for there in (averages, divided))
+        moved = [Moved(torch.empty(500), torch.empty(500), average, square, 0.5, 1e-6)] * size
         update(
-            moved, number if size > 3 else None, number if size > 8 else None, number if averages else None
+            moved,
+            number if size > 3 else None,
+            number if size > 8 else None,
+            number if averages else None,
+            MeanSquare(0.999, number, 1e-9) if divided else None,
         )
 
 

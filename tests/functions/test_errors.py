@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from uncork import functions
+from uncork import functions, linear_cross_entropy
 
 
 WRONG = [
@@ -72,6 +72,38 @@ def test_a_table_of_what_is_not_elementwise():
     table = functions.Tabulated(torch.nn.Unflatten(0, (1, -1)), knots=10)
     with pytest.raises(ValueError, match=r"`function` must be elementwise.*\(11,\).*returned \(1, 11\)"):
         table(torch.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        functions.Scale,
+        lambda **how: functions.PLIF(9, **how),
+        lambda **how: functions.MonotoneNetwork(3, **how),
+    ],
+)
+def test_parameters_have_a_floating_dtype(make, dtype):
+    with pytest.raises(TypeError, match=f"`dtype` must be a floating dtype .* got {dtype}. Pass"):
+        make(dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "function", [functions.PLIF(9, device="meta"), functions.PLIF(9, device="meta").requires_grad_(False)]
+)
+def test_a_table_without_values(function):
+    """It gave what happened to be in memory."""
+    with pytest.raises(ValueError, match="`z` must be on the device of the function, meta, got cpu. Move"):
+        function(torch.zeros(3))
+
+
+def test_a_table_that_float32_cannot_hold():
+    """Finite in float64, in which tables are made: the loss was NaN."""
+    function = functions.PLIF(10)
+    with torch.no_grad():
+        function.v[0] = 1e38
+    with pytest.raises(ValueError, match="`function` must have finite parameters and values"):
+        linear_cross_entropy(torch.ones(2, 3), torch.ones(4, 3), torch.zeros(2).long(), function=function)
 
 
 @pytest.mark.parametrize("kind", [functions.AbstractMonotone])

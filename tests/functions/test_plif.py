@@ -28,11 +28,25 @@ def test_identity_start(knots, bound):
 
 
 def test_identity_start_in_float64():
-    f = PLIF(100_000, dtype=torch.float64)
-    x = torch.linspace(-30, 30, 10_001, dtype=torch.float64)
-    error = (f(x) - x).detach().abs()
-    # A sum of 1e5 terms may round each time, by half of eps T.
-    assert error.max() <= 1e5 * torch.finfo(torch.float64).eps * 20 / 2
+    """Whatever the number of knots: slopes of 1 are added up before they are multiplied by the step."""
+    eps = torch.finfo(torch.float64).eps
+    for knots in (7, 100_000, 1_000_000):
+        f = PLIF(knots, dtype=torch.float64)
+        x = torch.linspace(-30, 30, 10_001, dtype=torch.float64)
+        error, inside = (f(x) - x).detach().abs(), x.abs() <= 20
+        assert error[inside].max() <= 4 * eps * 20
+        # Beyond, the slope of the last interval acts: a difference of two values over the step.
+        assert error.max() <= 4 * eps * 20 * (1 + 10 * knots / 40)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_never_fall_however_flat(dtype):
+    """Slopes of 1e-13 are below what the values are known to: rounding may make steps of 0, and none down."""
+    f = PLIF(10_000, dtype=dtype)
+    with torch.no_grad():
+        f.v.fill_(-30.0).view(-1)[::1000] = 1.0
+    assert f.knot_values().diff().min() >= 0.0
+    assert f.knot_values()[0] == -f.bound
 
 
 def test_random_start():

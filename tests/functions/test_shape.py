@@ -7,6 +7,7 @@ import torch
 
 from tests.helpers import ALL_FUNCTIONS, LEARNABLE, Bend, naive_function, over_functions
 from uncork import functions
+from uncork.ops import table
 
 
 DERIVED = [name for name in ALL_FUNCTIONS if name != "users_own"]
@@ -15,6 +16,17 @@ over_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], i
 
 def bound_of(function):
     return getattr(function, "bound", 10.0)
+
+
+def step_of(function):
+    return 2 * bound_of(function) / getattr(function, "knots", 10**5)
+
+
+def middles(function, x):
+    """The middle of the interval that each x is in; those of a table of an odd number lie around 0."""
+    step = step_of(function)
+    odd = 0.5 if getattr(function, "knots", 0) % 2 else 0.0
+    return ((x / step + odd).floor() + 0.5 - odd) * step
 
 
 def around_knots(function, dtype):
@@ -69,7 +81,9 @@ def test_derivative_is_the_gradient(function, dtype):
     f = ALL_FUNCTIONS[function]().to(dtype)
     x = around_knots(f, dtype).requires_grad_()
     (slope,) = torch.autograd.grad(f(x).sum(), x)
-    eps = 1e-11 if dtype == torch.float64 else 2e-6
+    # In float64 a table's slope is what is left of two knots, each rounded twice, over a short step.
+    left = 2 * torch.finfo(torch.float64).eps * getattr(f, "knots", 0)
+    eps = max(1e-11, left) if dtype == torch.float64 else 2e-6
     torch.testing.assert_close(f.derivative(x), slope, rtol=eps, atol=eps)
 
 
@@ -77,10 +91,8 @@ def test_derivative_is_the_gradient(function, dtype):
 def test_derivative_is_the_slope(function):
     """Against differences of f itself, between knots."""
     f = ALL_FUNCTIONS[function]().double()
-    step = 2 * bound_of(f) / getattr(f, "knots", 10**5)
-    x = (torch.arange(-700, 700, dtype=torch.float64) * 7 + 0.5) * step  # middles of intervals if k is even
-    if getattr(f, "knots", 0) % 2:
-        x = x + step / 2
+    step = step_of(f)
+    x = middles(f, torch.arange(-700, 700, dtype=torch.float64) * 7 * step)
     h = step / 8
     difference = (f(x + h) - f(x - h)) / (2 * h)
     torch.testing.assert_close(f.derivative(x), difference, rtol=1e-6, atol=1e-6)
@@ -128,7 +140,8 @@ def test_shapes(function):
 @pytest.mark.parametrize("function", DERIVED)
 def test_gradcheck(function):
     f = ALL_FUNCTIONS[function]().double()
-    x = (torch.randn(6, dtype=torch.float64) * 3).requires_grad_()
+    # Off the knots, where a difference would be taken over two slopes.
+    x = middles(f, torch.randn(6, dtype=torch.float64) * 3).requires_grad_()
     few = [p for p in f.parameters() if p.numel() < 100]
     assert torch.autograd.gradcheck(lambda *_: f(x), (x, *few))
 
@@ -168,6 +181,18 @@ def test_compiles_without_a_break(function):
     torch.testing.assert_close(compiled(x), f(x))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own imports
+def test_compiled_tables_take_transposed_logits():
+    """Their result is laid out anew, and the compiler must know."""
+    f, x = functions.PLIF(50, init="random", seed=0), torch.randn(7, 5).T.requires_grad_()
+    torch.compiler.reset()
+    y = torch.compile(f)(x)
+    torch.testing.assert_close(y, f(x))
+    (found,), (right,) = (torch.autograd.grad(each.sum(), x) for each in (y, f(x)))
+    torch.testing.assert_close(found, right)
+    torch.library.opcheck(table.piecewise_linear_op, (x, f.knot_values().detach(), f.bound))
+
+
 @pytest.mark.parametrize("function", DERIVED)
 def test_whole_numbers(function):
     """Integers give what the same numbers in float32 give."""
@@ -184,6 +209,25 @@ def test_whole_numbers(function):
 def test_the_ends_of_float32(make, number):
     f = make(bound=number) if make is functions.PLIF else make(number)
     assert torch.isfinite(f(torch.tensor([-0.5, 0.0, 0.5]))).all()
+
+
+@pytest.mark.parametrize("steepness", [1e-6, 1e-2, 0.5, 2.0, 100.0, 1000.0])
+@pytest.mark.parametrize("shift", [0.0, -1.5])
+def test_sigsoftmax_of_any_steepness_keeps_its_digits(steepness, shift):
+    """Far above the shift f is nearly z: k z less (k - 1) softplus would lose the digits of k. Far below it
+    the slope is k, which 1 less (1 - k) sigmoid would lose likewise.
+    """
+    f = functions.GeneralizedSigSoftmax(shift, steepness)
+    x = torch.cat([torch.linspace(-30, 30, 997), torch.tensor([shift, 1e4, 3e38])])
+    right = f(x.double())
+    eps = torch.finfo(torch.float32).eps
+    error = (f(x).double() - right).abs()
+    slope = f.derivative(x.double())
+    # What one rounding of z - c moves f by, and one of f itself.
+    assert (error <= 2 * eps * (right.abs() + slope * x.abs() + abs(shift) + 1)).all()
+    # What the rounding of z - c, of 30 at most where the slope changes, does to a sigmoid.
+    torch.testing.assert_close(f.derivative(x).double(), slope, rtol=32 * eps, atol=0.0)
+    assert f(torch.tensor(-torch.inf)) == -torch.inf
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30, -1e30])

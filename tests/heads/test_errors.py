@@ -34,6 +34,16 @@ WRONG = [
     ),
     (lambda: MixtureHead(D, V, dropout=float("nan")), ValueError, "`dropout` must be finite, got nan"),
     (lambda: MixtureHead(D, V, function=PLIF), TypeError, "`function`.*nn.Module.*PLIF"),
+    (
+        lambda: SoftmaxHead(D, V, dtype=torch.int64),
+        TypeError,
+        "`dtype` must be a floating dtype.*torch.int64",
+    ),
+    (
+        lambda: MixtureHead(D, V, dtype=torch.complex64),
+        TypeError,
+        "`dtype` must be a floating dtype.*complex",
+    ),
     (lambda: MixtureHead(D, V, component=3), TypeError, "unexpected keyword argument 'component'"),
 ]
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 
 import uncork
@@ -22,11 +23,6 @@ from uncork.heads import MixtureHead, MonotonicHead, SoftmaxHead
 
 
 D, V = 6, 17
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def make(name, dtype=torch.float64):
@@ -294,3 +290,22 @@ def test_scores_refuse_a_function_of_nan(make):
     for call in (head, head.log_prob, head.sample):
         with pytest.raises(ValueError, match="`function` must have finite parameters"):
             call(torch.randn(2, 4))
+
+
+@over_heads
+def test_heads_on_fake_tensors(name):
+    """Tensors without values, by which memory is reckoned: there is nothing to be checked in them."""
+    with FakeTensorMode():
+        head = ALL_HEADS[name](6, 14)
+        hidden, target = torch.randn(5, 6), torch.randint(14, (5,))
+        assert head(hidden).shape == (5, 14)
+        head(hidden, target).backward()
+        assert all(p.grad.shape == p.shape for p in head.parameters())
+
+
+def test_heads_take_a_function_of_fake_tensors_to_their_device():
+    """They need not be moved, and cannot be."""
+    with FakeTensorMode():
+        function = PLIF(9)
+        assert MonotonicHead(6, 14, function, device="cpu").function is function
+        assert MixtureHead(6, 14, 3, function=function, device="cpu").function is function

@@ -123,13 +123,23 @@ WRONG = {
     "bias on another device": (
         {"linear_bias": torch.randn(V, device="meta")},
         ValueError,
-        "`linear_bias`.*on (cpu|cuda.*).*meta.*to()",
+        "`linear_bias`.*on (cpu|cuda.*).*meta.*to_empty",
     ),
     "target is a list": ({"target": [0, 1]}, TypeError, "`target` must be a torch.Tensor, got list"),
     "target of another shape": (
         {"target": torch.zeros(N + 1).long()},
         ValueError,
         r"`target` of word indices.*\(4,\).*\(5,\).*leading",
+    ),
+    "words as floating numbers": (
+        {"target": torch.zeros(N)},
+        ValueError,
+        r"`target` of distributions.*\(4, .*\).*\(4,\).*target\.long\(\)",
+    ),
+    "distributions of whole numbers": (
+        {"target": torch.eye(V)[:N].long()},
+        ValueError,
+        r"`target` of word indices.*\(4,\).*\(4, .*\).*target\.float\(\)",
     ),
     "target is boolean": (
         {"target": torch.zeros(N).bool()},
@@ -165,7 +175,7 @@ WRONG = {
     "target on another device": (
         {"target": torch.zeros(N, device="meta").long()},
         ValueError,
-        "`target`.*on (cpu|cuda.*).*meta.*to()",
+        "`target`.*on (cpu|cuda.*).*meta.*to_empty",
     ),
     "distribution is negative": ({"target": dense(at=-0.2)}, ValueError, "`target`.*negative.*-0.2.*softmax"),
     "distribution is NaN": ({"target": dense(at=float("nan"))}, ValueError, "`target`.*NaN.*softmax"),
@@ -234,12 +244,12 @@ WRONG = {
     "function on another device": (
         {"function": functions.Scale(device="meta")},
         ValueError,
-        "`function`.*on (cpu|cuda.*).*its v is on meta.*to()",
+        "`function`.*on (cpu|cuda.*).*its v is on meta.*to_empty",
     ),
     "function with a buffer on another device": (
         {"function": Shifted(torch.zeros((), device="meta"))},
         ValueError,
-        "`function`.*on (cpu|cuda.*).*its shift is on meta.*to()",
+        "`function`.*on (cpu|cuda.*).*its shift is on meta.*to_empty",
     ),
     "scale is not finite": ({"function": broken(functions.Scale())}, ValueError, NOT_FINITE),
     "slopes are not finite": ({"function": broken(functions.PLIF(10))}, ValueError, NOT_FINITE),

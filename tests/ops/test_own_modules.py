@@ -3,13 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, jacfwd, jacrev, jvp
 from torch.nn.functional import cross_entropy
 
-from tests.helpers import CHUNKED, REFERENCE, make_case, our_loss
+from tests.helpers import CHUNKED, REFERENCE, Bend, make_case, our_loss
 from uncork import linear_cross_entropy
-from uncork.functions import PLIF, MonotoneNetwork, Scale, SoftCap
+from uncork.functions import PLIF, MonotoneNetwork, Scale, SigSoftmax, SoftCap, Tabulated
 from uncork.heads import MonotonicHead
+from uncork.ops.swapped import call_with
 
 
 class Times(nn.Module):
@@ -48,6 +50,44 @@ def test_a_backward_pass_uses_the_parameters_of_its_forward_pass(reduction):
     assert found["chunked"][0] != 0.0
 
 
+class Twice(nn.Module):
+    """A module with a submodule under two names, and a parameter in two modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = Scale(0.7)
+        self.other = Scale(0.9)
+        self.third = Scale()
+        self.third.v = self.other.v
+
+    def forward(self, z):
+        return self.third(self.other(self.second(torch.asinh(self.first(z)))))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, Tabulated], ids=["exact", "tabulated"])
+def test_a_submodule_of_two_names_keeps_its_parameters(wrap):
+    """Torch's functional_call leaves its own tensors in such a module: training went on without it."""
+    case = make_case((6,), dtype=torch.float32)
+    truth, module = Twice().double(), Twice()
+    before = dict(module.named_parameters())
+    linear_cross_entropy(case.input, case.weight, case.target, function=wrap(module)).backward()
+    doubled = [t.detach().double() for t in (case.input, case.weight)]
+    linear_cross_entropy(*doubled, case.target, function=truth, backend="reference").backward()
+    after = dict(module.named_parameters())
+    assert before.keys() == after.keys() and all(before[name] is after[name] for name in before)
+    for name, exact in truth.named_parameters():
+        torch.testing.assert_close(after[name].grad.double(), exact.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_module_is_called_with_other_parameters():
+    module, z = Twice(), torch.linspace(-2.0, 2.0, 9)
+    before = dict(module.named_parameters())
+    found = call_with(module, lambda p: 2.0 * p, z)
+    first, other = (torch.nn.functional.softplus(2.0 * v) for v in (module.first.v, module.other.v))
+    torch.testing.assert_close(found, other * other * first * torch.asinh(first * z))
+    assert all(p is before[name] for name, p in module.named_parameters())
+
+
 class Steeper(SoftCap):
     def forward(self, z):
         return super().forward(z) + 0.1 * z
@@ -66,6 +106,19 @@ class Named(PLIF):
 def test_a_forward_of_ones_own_is_what_the_loss_evaluates(function):
     head, hidden, target = MonotonicHead(6, 13, function), 5.0 * torch.randn(5, 6), torch.randint(13, (5,))
     torch.testing.assert_close(head(hidden, target), cross_entropy(head(hidden), target))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_parameters_that_are_computed_pass_their_gradient_on(reduction):
+    """Such as those of a network that makes them."""
+    head, x, target = MonotonicHead(4, 9, Bend()), torch.randn(5, 4), torch.tensor([0, 1, 2, 3, 8])
+    raw, found = torch.tensor(0.2, requires_grad=True), []
+    for backend in (CHUNKED, REFERENCE):
+        options = {"backend": backend.name, "reduction": reduction}
+        loss = functional_call(head, {"function.raw": raw * 2}, (x, target), options)
+        found.append(torch.autograd.grad(loss.sum(), raw)[0])
+    assert found[1] != 0.0
+    torch.testing.assert_close(*found)
 
 
 def test_a_subclass_that_computes_nothing_else_keeps_its_form():
@@ -98,6 +151,44 @@ def test_derivatives_by_transforms_of_torch_func():
     along = torch.randn_like(slope)
     found = jvp(loss, (case.input.detach(),), (along,))[1]
     torch.testing.assert_close(found, (slope * along).sum())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its jvp
+def test_forward_mode_derivatives_of_frozen_tables():
+    """An op without them would be taken for a constant."""
+    head = MonotonicHead(4, 9, PLIF(50, 5.0, "random", seed=0)).requires_grad_(False)
+    x, along = torch.randn(3, 4), torch.randn(3, 4)
+    backward = torch.autograd.functional.jacobian(head, x)
+    forward = torch.autograd.functional.jacobian(head, x, strategy="forward-mode", vectorize=True)
+    torch.testing.assert_close(forward, backward)
+    with torch.no_grad(), forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(head(forward_ad.make_dual(x, along))).tangent
+    torch.testing.assert_close(tangent, (backward * along).sum((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its jvp
+def test_forward_mode_derivatives_of_compiled_functions():
+    """Also of one that was compiled before any were asked for."""
+    function = PLIF(50, 5.0, "random", seed=0).requires_grad_(False)
+    compiled, z, along = torch.compile(function, backend="eager"), torch.randn(7), torch.randn(7)
+    torch.testing.assert_close(compiled(z), function(z))
+    with torch.no_grad(), forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(compiled(forward_ad.make_dual(z, along))).tangent
+    torch.testing.assert_close(tangent, function.derivative(z) * along)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_loss_has_no_forward_mode_derivatives_and_says_so(compiled, reduction):
+    """In a compiled graph it would be taken for a constant."""
+    head, target = MonotonicHead(4, 9, SigSoftmax()).requires_grad_(False), torch.tensor([0, 3, 8])
+
+    def loss(x):
+        return head(x, target, reduction=reduction)
+
+    loss = torch.compile(loss, backend="eager") if compiled else loss
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match='use backend="reference"'):
+        loss(forward_ad.make_dual(torch.randn(3, 4), torch.randn(3, 4)))
 
 
 @pytest.mark.parametrize("backend", [CHUNKED, REFERENCE], ids=lambda b: b.id)

@@ -101,8 +101,11 @@ def test_memory_is_poisoned():
 )
 @pytest.mark.parametrize("function", [None, "scale", "sigsoftmax", "softcap", "plif1001"])
 def test_rows_of_several_blocks(function, target):
-    """9,001 words: two full blocks or more, and a rest that is no multiple of anything."""
-    case = make_case((3,), 5, 9001, function=function, dtype=torch.float32, reduction="none", **target)
+    """9,001 words: two full blocks or more, and a rest that is no multiple of anything.
+
+    Chunks of two tokens: a product of one row is summed word after word on some CPUs, torch's own is not.
+    """
+    case = make_case((4,), 5, 9001, function=function, dtype=torch.float32, reduction="none", **target)
     assert_as_accurate_as_torch(case, TRITON, chunk=90_000)
 
 
@@ -110,7 +113,7 @@ def test_rows_of_several_blocks(function, target):
 @pytest.mark.parametrize("function", ["plif7", "plif1001", "plif1e5"])
 def test_low_precision_in_several_blocks(function, dtype):
     """The gradient is written over the logits in half their width: no block may run over the next."""
-    case = make_case((3,), 5, 9001, function=function, dtype=dtype, reduction="none")
+    case = make_case((4,), 5, 9001, function=function, dtype=dtype, reduction="none")
     assert_as_accurate_as_torch(case, TRITON, chunk=90_000)
 
 

@@ -85,7 +85,7 @@ def test_any_rest(dtype, function, words, products):
 @over_dtypes
 @pytest.mark.parametrize("function", [None, "plif1001", "plif1e5"])
 def test_rows_of_several_blocks(function, dtype, products):
-    case = make_case((3,), WIDTH, 9001, function=function, dtype=dtype, reduction="none")
+    case = make_case((4,), WIDTH, 9001, function=function, dtype=dtype, reduction="none")
     assert_as_accurate_as_torch(case, TRITON, chunk=90_000)
     assert {words for _, words in products} == {padded_of(9001, dtype)}
 

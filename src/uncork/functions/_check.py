@@ -5,17 +5,13 @@ from typing import Any
 
 import torch
 
-from uncork.ops.validate import number
-
-
-# Functions are computed in float32: what that cannot hold becomes 0 or infinite there.
-FLOAT32 = torch.finfo(torch.float32)
+from uncork.ops.validate import FLOAT32, FLOATING, number
 
 
 def finite(name: str, value: Any) -> float:
-    """`value` as a float, if it is a finite number, in float32 too."""
+    """`value` as a float, if it is a finite number, in float32 too, which functions are computed in."""
     number(name, value)
-    if not abs(float(value)) <= FLOAT32.max:  # NaN fails too
+    if not abs(value) <= FLOAT32.max:  # NaN fails too
         raise ValueError(
             f"`{name}` must be finite, got {value}. Pass a number that float32 can hold, such as 0.5."
         )
@@ -29,6 +25,16 @@ def positive(name: str, value: Any) -> float:
             f"`{name}` must be above 0, got {value}. Pass a number that float32 can hold, such as 0.5."
         )
     return float(value)
+
+
+def parameter_dtype(value: Any) -> torch.dtype | None:
+    """`dtype` of a constructor, if parameters may have it."""
+    if value is not None and value not in FLOATING:
+        raise TypeError(
+            f"`dtype` must be a floating dtype of at least 16 bits, or None, got {value}. Pass one such as "
+            "torch.float32."
+        )
+    return value
 
 
 # Intervals are found by float32 arithmetic, which counts no further than 2^24.

@@ -44,6 +44,18 @@ def at_least_float32(z: Tensor) -> Tensor:
     return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
+@torch.no_grad()
+def fill_(parameter: nn.Parameter, values: Tensor) -> None:
+    """Give a parameter these values; one that is sharded over processes gets those of the first of them."""
+    if hasattr(parameter, "full_tensor"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(parameter, DTensor)
+        values = values.to(parameter.device, parameter.dtype)
+        values = distribute_tensor(values, parameter.device_mesh, parameter.placements)
+    parameter.copy_(values)
+
+
 def inverse_softplus(value: float) -> float:
     """v with softplus(v) = value."""
     # log(exp(value) - 1), written so that large values do not overflow.

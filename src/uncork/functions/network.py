@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.types import Device
 
-from uncork.functions._check import at_least, knot_count, positive
-from uncork.functions.base import AbstractMonotone, at_least_float32, inverse_softplus
+from uncork.functions._check import at_least, knot_count, parameter_dtype, positive
+from uncork.functions.base import AbstractMonotone, at_least_float32, fill_, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise, scaled
 
@@ -55,6 +55,7 @@ class MonotoneNetwork(AbstractMonotone):
         self.tabulate = bool(tabulate)
         self.knots = knot_count(knots)
         self.bound = positive("bound", bound)
+        dtype = parameter_dtype(dtype)
         new = lambda *shape: nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.raw_u, self.raw_v, self.b = new(units), new(units), new(units)
         # With a dimension: FSDP takes no parameter without one.
@@ -71,7 +72,7 @@ class MonotoneNetwork(AbstractMonotone):
         centres = (torch.arange(self.units, dtype=torch.float64, device="cpu") + 0.5) * gap - CENTRES
         self.raw_u.fill_(inverse_softplus(steepness))
         self.raw_v.fill_(inverse_softplus(height))
-        self.b.copy_(-steepness * centres)
+        fill_(self.b, -steepness * centres)
         self.bias.fill_(-height * self.units / 2)
         if self.raw_a is not None:
             self.raw_a.fill_(inverse_softplus(0.5))

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.types import Device
 
-from uncork.functions._check import FLOAT32, at_least, knot_count, positive
-from uncork.functions.base import AbstractMonotone, at_least_float32, inverse_softplus
+from uncork.functions._check import at_least, knot_count, parameter_dtype, positive
+from uncork.functions.base import AbstractMonotone, at_least_float32, fill_, inverse_softplus
 from uncork.ops import table, triton
 from uncork.ops.pointwise import Pointwise
-from uncork.ops.validate import floating
+from uncork.ops.validate import FLOAT32, floating
 
 
 class PLIF(AbstractMonotone):
@@ -50,7 +50,7 @@ class PLIF(AbstractMonotone):
         self.seed = None if seed is None else at_least("seed", seed, 0)
         if seed is not None and seed >= 2**64:
             raise ValueError(f"`seed` must be below 2^64, got {seed}. Pass a smaller number such as 0.")
-        self.v = nn.Parameter(torch.empty(knots, device=device, dtype=dtype))
+        self.v = nn.Parameter(torch.empty(knots, device=device, dtype=parameter_dtype(dtype)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -61,8 +61,7 @@ class PLIF(AbstractMonotone):
             return
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         noise = torch.randn(self.knots, generator=generator, dtype=torch.float64, device="cpu")
-        with torch.no_grad():
-            self.v.copy_(noise + one)
+        fill_(self.v, noise + one)
 
     @property
     def slopes(self) -> Tensor:
@@ -80,8 +79,11 @@ class PLIF(AbstractMonotone):
             from uncork.ops.triton.knots import knot_values
 
             return knot_values(self.v, self.bound)
-        rise = self._wide_slopes() * (2.0 * self.bound / self.knots)
-        return torch.cat([rise.new_zeros(1), rise.cumsum(0)]) - self.bound
+        sums = self._wide_slopes().cumsum(0)
+        # Counted from the middle, as the knots are, and then scaled: slopes of exactly 1 give the knots to
+        # the last bit, and no value is rounded to below the one before it.
+        steps = torch.cat([sums.new_zeros(1), sums]) - 0.5 * self.knots
+        return steps * (2.0 * self.bound / self.knots)
 
     def _wide_slopes(self) -> Tensor:
         """The slopes in float64."""
@@ -96,6 +98,7 @@ class PLIF(AbstractMonotone):
         return table.piecewise_linear(z, self.knot_values(), self.bound)
 
     def derivative(self, z: Tensor) -> Tensor:
+        table.check_device(z, self.v.device)
         z = at_least_float32(z)
         index, _ = table.locate(z.detach(), self.knots, self.bound)
         return table.look_up(self._wide_slopes().to(z.dtype), index)

@@ -3,7 +3,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.types import Device
 
-from uncork.functions._check import positive
+from uncork.functions._check import parameter_dtype, positive
 from uncork.functions.base import AbstractMonotone, inverse_softplus
 from uncork.ops.pointwise import Pointwise, scaled
 
@@ -19,9 +19,14 @@ class Scale(AbstractMonotone):
 
     def __init__(self, init: float = 1.0, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        start = inverse_softplus(positive("init", init))
+        self.init = positive("init", init)
         # With a dimension: FSDP takes no parameter without one.
-        self.v = nn.Parameter(torch.tensor([start], device=device, dtype=dtype or torch.get_default_dtype()))
+        self.v = nn.Parameter(torch.empty(1, device=device, dtype=parameter_dtype(dtype)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start again from `init`."""
+        nn.init.constant_(self.v, inverse_softplus(self.init))
 
     @property
     def a(self) -> Tensor:
@@ -43,4 +48,6 @@ class Scale(AbstractMonotone):
         return factor.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
     def extra_repr(self) -> str:
-        return "a=?" if self.v.is_meta else f"a={self.a.item():.6g}"
+        # One that is sharded could only be gathered by all processes at once.
+        unknown = self.v.is_meta or hasattr(self.v, "full_tensor")
+        return "a=?" if unknown else f"a={self.a.item():.6g}"

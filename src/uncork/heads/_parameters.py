@@ -1,12 +1,12 @@
-"""The weight and bias of a head, as `nn.Linear` makes them."""
+"""The weight and bias of a head, before they have values, and the device of its function."""
 
-import math
+from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.types import Device
 
-from uncork.functions._check import at_least
+from uncork.functions._check import at_least, parameter_dtype
 
 
 def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
@@ -17,7 +17,16 @@ def sizes(in_features: int, num_classes: int) -> tuple[int, int]:
 def weight_and_bias(
     width: int, num_classes: int, bias: bool, device: Device, dtype: torch.dtype | None
 ) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """(num_classes, width) and (num_classes,), uniform in +-1/sqrt(width)."""
-    reach = 1.0 / math.sqrt(width)
-    new = lambda *shape: nn.Parameter(torch.empty(*shape, device=device, dtype=dtype).uniform_(-reach, reach))
+    """(num_classes, width) and (num_classes,)."""
+    dtype = parameter_dtype(dtype)
+    new = lambda *shape: nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
     return new(num_classes, width), new(num_classes) if bias else None
+
+
+def beside(function: nn.Module, weight: Tensor, device: Device) -> nn.Module:
+    """The function on the device of the weight, if one was named; otherwise where it was made."""
+    held = chain(function.parameters(), function.buffers())
+    # Only if it must be: parameters without values, as FakeTensorMode makes, cannot be moved.
+    if device is not None and any(t.device != weight.device for t in held):
+        return function.to(device=weight.device)
+    return function

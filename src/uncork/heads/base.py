@@ -1,6 +1,7 @@
 """What every head is: hidden states in, scores, a loss, predictions or samples out."""
 
 import abc
+import math
 from numbers import Integral
 from typing import Any
 
@@ -34,6 +35,16 @@ class AbstractHead(nn.Module, abc.ABC):
     @abc.abstractmethod
     def ranking(self, hidden: Tensor) -> Tensor:
         """Numbers (..., V) in the order of the probabilities: what `predict` takes the largest of."""
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew, uniform in +-1/sqrt(width) as those of `nn.Linear`.
+
+        Parts of the head (a function, the maps of a mixture) have a method of this name of their own.
+        """
+        reach = 1.0 / math.sqrt(self._width())
+        for parameter in (self.weight, self.bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -reach, reach)
 
     def forward(
         self,
@@ -81,6 +92,12 @@ class AbstractHead(nn.Module, abc.ABC):
 
         Under torch.compile they go all at once.
         """
+        if hasattr(self.weight, "full_tensor"):  # only a DTensor has it
+            # FSDP gathers the parts for a call of the module, and of methods that are registered.
+            raise TypeError(
+                "`predict` needs the whole weight, got one sharded over processes. After fully_shard(head) "
+                'call torch.distributed.fsdp.register_fsdp_forward_method(head, "predict") once.'
+            )
         self._check(hidden)
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
         # Scores and what they are made of: about four numbers for each logit.
@@ -88,9 +105,12 @@ class AbstractHead(nn.Module, abc.ABC):
         parts = (flat_ND,)
         if not torch.compiler.is_compiling():  # which would unroll the loop over chunks
             parts = flat_ND.split(max(1, in_bytes(budget(), hidden.device.type) // per_token))
-        words = [self.ranking(part_ND).argmax(-1) for part_ND in parts]
-        flat_N = torch.cat(words) if len(flat_ND) else flat_ND.new_empty(0, dtype=torch.int64)
-        return flat_N.reshape(hidden.shape[:-1])
+        # Filled in place: a small tensor kept from each chunk would keep the memory around it from being used
+        # again by the next.
+        words_N = flat_ND.new_empty(len(flat_ND), dtype=torch.int64)
+        for part_ND, words_n in zip(parts, words_N.split([len(part) for part in parts]), strict=True):
+            words_n.copy_(self.ranking(part_ND).argmax(-1))
+        return words_N.reshape(hidden.shape[:-1])
 
     @torch.no_grad()
     def sample(
@@ -162,10 +182,12 @@ def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) 
     validate.number("temperature", temperature)
     if top_p is not None:
         validate.number("top_p", top_p)
-    if not 0.0 < temperature < float("inf"):
+    # A GPU multiplies by the reciprocal, in float32, where that of less would be infinite.
+    least, most = validate.FLOAT32.tiny, validate.FLOAT32.max
+    if not least <= temperature <= most:
         raise ValueError(
-            f"`temperature` must be finite and above 0, got {temperature}. For the most probable word use "
-            "head.predict(hidden)."
+            f"`temperature` must be finite and above 0, {least:.2g} at least, got {temperature}. For the "
+            "most probable word use head.predict(hidden)."
         )
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1):
         raise ValueError(

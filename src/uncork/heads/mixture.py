@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uncork import ops
-from uncork.functions._check import at_least, finite
+from uncork.functions._check import at_least, finite, parameter_dtype
 from uncork.functions.base import at_least_float32
-from uncork.heads._parameters import sizes, weight_and_bias
+from uncork.heads._parameters import beside, sizes, weight_and_bias
 from uncork.heads.base import AbstractHead
 
 
@@ -52,11 +52,13 @@ class MixtureHead(AbstractHead):
         self.components = at_least("components", components, 1)
         width = in_features if embedding_features is None else embedding_features
         self.embedding_features = width = at_least("embedding_features", width, 1)
+        dtype = parameter_dtype(dtype)
         self.latent = nn.Linear(self.in_features, self.components * width, device=device, dtype=dtype)
         self.prior = nn.Linear(self.in_features, self.components, bias=False, device=device, dtype=dtype)
         self.dropout: nn.Module = nn.Dropout(dropout)
         self.weight, self.bias = weight_and_bias(width, self.num_classes, bias, device, dtype)
-        self.function = None if function is None else function.to(device=device)
+        self.reset_parameters()
+        self.function = None if function is None else beside(function, self.weight, device)
 
     def latents(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """g (..., K, embedding_features) and log pi (..., K)."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uncork import ops
-from uncork.heads._parameters import sizes, weight_and_bias
+from uncork.heads._parameters import beside, sizes, weight_and_bias
 from uncork.heads.base import AbstractHead
 
 
@@ -37,7 +37,8 @@ class MonotonicHead(AbstractHead):
             )
         self.in_features, self.num_classes = sizes(in_features, num_classes)
         self.weight, self.bias = weight_and_bias(self.in_features, self.num_classes, bias, device, dtype)
-        self.function = function.to(device=device)
+        self.reset_parameters()
+        self.function = beside(function, self.weight, device)
 
     def scores(self, hidden: Tensor) -> Tensor:
         return ops.scores(hidden, self.weight, self.bias, self.function)

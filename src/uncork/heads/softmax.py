@@ -32,6 +32,7 @@ class SoftmaxHead(AbstractHead):
         super().__init__()
         self.in_features, self.num_classes = sizes(in_features, num_classes)
         self.weight, self.bias = weight_and_bias(self.in_features, self.num_classes, bias, device, dtype)
+        self.reset_parameters()
 
     def scores(self, hidden: Tensor) -> Tensor:
         return ops.scores(hidden, self.weight, self.bias, None)

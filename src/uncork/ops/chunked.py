@@ -133,7 +133,7 @@ def _run(
 ) -> Outcome:
     """`free`: nobody asked for this size, so it may be exceeded by what is faster."""
     tokens, components, _ = problem.latent_NKD.shape
-    words = len(problem.weight_VD)
+    words = problem.weight_VD.shape[0]  # len() of a tensor is Python, which here takes four times as long
     room = max(size, DEFAULT_CHUNK_BYTES["cuda"])
     padded = matmul.padded_words(problem.weight_VD, room) if chunk_pass.row_bytes > 1 else words
     length = _chunk_length(problem, chunk_pass, size, free, padded)
@@ -237,7 +237,7 @@ def _allocate(problem: Problem, needs: Needs, narrow: bool, padded: int) -> Outc
     if needs.latent:
         tokens, components, width = latent.shape
         outcome.latent = latent.new_empty(tokens * components, width)
-    make = torch.zeros if len(latent) == 0 else torch.empty
+    make = torch.zeros if latent.shape[0] == 0 else torch.empty
     if needs.weight:
         # On CUDA a product of low-precision operands can add to a low-precision sum, rounding once a chunk.
         narrow = narrow and latent.is_cuda
@@ -263,7 +263,8 @@ def _multiply(
     first: bool,
 ) -> None:
     """Add one chunk's products to the gradients; that of its own latent vectors goes into `dlatent`."""
-    dlogits_RP = dlogits_RP.to(x_RD.dtype)
+    if dlogits_RP.dtype != x_RD.dtype:  # asked here, since torch takes as long as an operation to find out
+        dlogits_RP = dlogits_RP.to(x_RD.dtype)
     if outcome.bias_V is not None:
         matmul.add_rows(outcome.bias_V, dlogits_RP, result.row_factor_R1, first)
     if dlatent_RD is not None:
@@ -292,7 +293,8 @@ def _finished(outcome: Outcome, problem: Problem, needs: Needs) -> Outcome:
 
 def _of_words(total: Tensor, like: Tensor) -> Tensor:
     """The sum of padded words as the gradient of `like`."""
-    if len(total) > len(like):
+    words = like.shape[0]
+    if total.shape[0] > words:
         # Without its history: a gradient that is known as a view cannot be detached in place.
-        total = total[: len(like)].detach()
-    return total.to(like.dtype)
+        total = total[:words].detach()
+    return total if total.dtype == like.dtype else total.to(like.dtype)

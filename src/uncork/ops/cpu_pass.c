@@ -136,19 +136,14 @@ INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const flo
             z[j] = g * slope[i];
         }
     } else {
-        double along = 0.0;
         float factor = kind == SCALE ? p->scale : 1.0f;
-        for (int64_t start = 0; start < p->words; start += 1024) {
-            int64_t stop = start + 1024 < p->words ? start + 1024 : p->words;
-            float part = 0.0f;
-#pragma omp simd reduction(+ : part)
-            for (int64_t j = start; j < stop; j++) {
-                float g = a * e[j];
-                if (dense) g -= b * dense[j];
-                if (kind == SCALE) part += g != 0.0f ? g * z[j] : 0.0f;
-                z[j] = g * factor;
-            }
-            along += part;
+        double along = 0.0; /* terms of either sign, which cancel: float32 would keep too few digits */
+#pragma omp simd reduction(+ : along)
+        for (int64_t j = 0; j < p->words; j++) {
+            float g = a * e[j];
+            if (dense) g -= b * dense[j];
+            if (kind == SCALE) along += g != 0.0f ? (double)g * z[j] : 0.0;
+            z[j] = g * factor;
         }
         if (kind == SCALE && sums) sums[0] += along;
     }

@@ -74,7 +74,7 @@ def loss_and_gradients(
 ) -> tuple[Tensor, Outcome]:
     """The reduced loss, and its gradients."""
     scale = row_scale(problem, reduction)
-    scale_N = scale.expand(len(problem.latent_NKD))
+    scale_N = scale.expand(problem.latent_NKD.shape[0])
     outcome = chunked.run(problem, scale_N, Needs(*needs), size, PASSES[backend]())
     assert outcome.loss_N is not None
     # An ignored token's loss is 0, and 0 * (1/0) is the NaN torch gives when all are ignored.

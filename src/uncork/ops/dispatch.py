@@ -3,15 +3,16 @@
 import torch
 from torch import Tensor
 
-from uncork.ops import chunked, custom, eager, reference, triton, validate
+from uncork.ops import chunked, custom, eager, reference, table, triton, validate
 from uncork.ops.problem import Problem
 
 
 def _chunked_loss(problem: Problem, reduction: str, backend: str) -> Tensor:
-    if torch._C._are_functorch_transforms_active():
+    # Forward-mode derivatives too: in a compiled graph the loss would be taken for a constant.
+    if torch._C._are_functorch_transforms_active() or table.in_forward_mode():
         raise RuntimeError(
-            "torch.func transforms (grad, vmap, jvp) are not computed by this backend; use "
-            'backend="reference", with a function in closed form, or autograd.'
+            "torch.func transforms (grad, vmap, jvp) and forward-mode derivatives are not computed by this "
+            'backend; use backend="reference", or autograd.'
         )
     if problem.latent_NKD.dtype == torch.float16 and reduction != "none":
         # Float16 has room for a gradient only with the loss scale in it, which comes with the backward pass:

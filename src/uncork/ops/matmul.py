@@ -32,7 +32,7 @@ def padded_words(weight_VD: Tensor, room: int) -> int:
 
 def with_zeros(x: Tensor, length: int) -> Tensor:
     """x followed by rows of zeros; itself, at no cost, if it is long enough."""
-    missing = length - len(x)
+    missing = length - x.shape[0]
     return torch.cat([x, x.new_zeros(missing, *x.shape[1:])]) if missing else x
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional
 
 from uncork.ops import autocast, table
+from uncork.ops.swapped import call_with
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,18 @@ def softplus(z: Tensor) -> Tensor:
 def generalized_sigsoftmax(z: Tensor, shift: float, steepness: float) -> Tensor:
     """k(z-c) + c - (k-1) softplus(z-c); (c, k) = (0, 2) is Sigsoftmax."""
     moved = z - shift
-    return steepness * moved + shift - (steepness - 1.0) * softplus(moved)
+    above = moved > 0
+    # softplus(x) = x + softplus(-x): taken of what is not positive, nothing large cancels. Without abs, which
+    # has a slope of 0 at 0.
+    rest = softplus(torch.where(above, -moved, moved))
+    return torch.where(above, z, shift + steepness * moved) - (steepness - 1.0) * rest
 
 
 def generalized_sigsoftmax_slope(z: Tensor, shift: float, steepness: float) -> Tensor:
-    """k - (k-1) sigmoid(z-c)."""
-    return steepness - (steepness - 1.0) * torch.sigmoid(z - shift)
+    """k - (k-1) sigmoid(z-c), as a sum from the end with the lower slope: nothing cancels."""
+    if steepness < 1.0:
+        return steepness + (1.0 - steepness) * torch.sigmoid(z - shift)
+    return 1.0 + (steepness - 1.0) * torch.sigmoid(shift - z)
 
 
 def softcap(z: Tensor, cap: float) -> Tensor:
@@ -114,10 +120,8 @@ def called(form: Pointwise, z: Tensor) -> Tensor:
     A backward pass that calls it again may find others there: `torch.func.functional_call` puts them back.
     """
     module: Any = form.call
-    if all(own is given for own, given in zip(module.parameters(), form.tensors, strict=True)):
-        return module(z)
-    names = [name for name, _ in module.named_parameters()]
-    return functional_call(module, dict(zip(names, form.tensors, strict=True)), (z,))
+    given = dict(zip(module.parameters(), form.tensors, strict=True))
+    return call_with(module, lambda own: given.get(own, own), z)
 
 
 def value_and_vjp(
@@ -176,6 +180,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         with autocast.off(z.device.type):
             # A copy, because a module may work in place, and a leaf may not be written to.
             f = table.elementwise(called(form, leaf.clone()), z)
+    _refuse_strangers(f, [leaf, *form.tensors])
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g, allow_unused=True)
@@ -187,3 +192,22 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         return torch.zeros_like(z) if dz is None else dz, answer
 
     return f.detach(), vjp
+
+
+def _refuse_strangers(f: Tensor, known: list[Tensor]) -> None:
+    """A tensor that a module uses, and does not hold as a parameter, would silently get no gradient."""
+    # What a parameter is computed from, as `torch.func.functional_call` allows, gets its gradient from it.
+    seen, waiting = {each.grad_fn for each in known if each.grad_fn is not None}, [f.grad_fn]
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(before for before, _ in node.next_functions)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and not any(leaf is each for each in known):
+            raise ValueError(
+                "`function` must hold what it is to learn as parameters, got a module that uses a tensor of "
+                f"shape {tuple(leaf.shape)} which requires gradients and is none of them. Make it an "
+                'nn.Parameter of the module; or use backend="reference", or uncork.functions.Tabulated.'
+            )

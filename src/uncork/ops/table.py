@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.autograd import forward_ad
+
+from uncork.ops.swapped import call_with
 
 
 def step_of(knot_values: Tensor, bound: float) -> float:
@@ -76,14 +78,30 @@ def knot_gradient(sum_grad: Tensor, sum_offset: Tensor, bound: float) -> Tensor:
 
 def piecewise_linear(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
     """f(x), differentiable in x and in the values at the knots."""
-    if not torch._C._are_functorch_transforms_active():
+    check_device(x, knot_values.device)
+    if not torch._C._are_functorch_transforms_active() and not in_forward_mode():
         return piecewise_linear_op(x, knot_values, bound)
-    # Transforms of torch.func see into plain torch, and would take the op for a constant.
+    # Transforms of torch.func and forward-mode derivatives see into plain torch, and would take the op for a
+    # constant.
     value, slope = values_and_slopes(knot_values, bound, x.dtype)
     still = x.detach()
     index, offset = locate(still, value.numel(), bound)
     moved = torch.where(still.isinf(), 0.0, x - still)  # 0, with the derivative of x; a masked word has none
     return look_up(value, index) + look_up(slope, index) * (offset + moved)
+
+
+def check_device(z: Tensor, device: torch.device) -> None:
+    """Logits and function are in one place; of the two, one on "meta" would go unnoticed."""
+    if z.device != device:
+        raise ValueError(
+            f"`z` must be on the device of the function, {device}, got {z.device}. Move one of the two with "
+            ".to(), or give a function on meta its parameters first."
+        )
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode derivatives are being computed."""
+    return forward_ad._current_level >= 0
 
 
 @torch.library.custom_op("uncork::piecewise_linear", mutates_args=())
@@ -96,7 +114,7 @@ def piecewise_linear_op(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
 
 @piecewise_linear_op.register_fake
 def _(x: Tensor, knot_values: Tensor, bound: float) -> Tensor:
-    return torch.empty_like(x)
+    return x.new_empty(x.shape)  # contiguous, as what `look_up` gives is
 
 
 @torch.library.custom_op("uncork::piecewise_linear_backward", mutates_args=())
@@ -112,7 +130,7 @@ def piecewise_linear_backward(
 
 @piecewise_linear_backward.register_fake
 def _(grad: Tensor, x: Tensor, knot_values: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(knot_values)
+    return x.new_empty(x.shape), knot_values.new_empty(knot_values.shape)
 
 
 def _setup_context(ctx, inputs, output) -> None:
@@ -182,8 +200,5 @@ def elementwise(f: Any, z: Tensor) -> Tensor:
 
 def tabulate_module(module: nn.Module, intervals: int, bound: float, device: torch.device) -> Tensor:
     """As `tabulate`, the module's parameters taken in float64: slopes are differences of close values."""
-    state = {
-        name: t.double() if t.is_floating_point() else t
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
-    }
-    return tabulate(lambda knots: functional_call(module, state, (knots,)), intervals, bound, device)
+    widened = lambda t: t.double() if t.is_floating_point() else t
+    return tabulate(lambda knots: call_with(module, widened, knots), intervals, bound, device)

@@ -6,7 +6,7 @@ inside the chunk. `cpu_pass` does the same work, faster, for the commonest cases
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -77,6 +77,10 @@ class TorchPass(AbstractPass):
         self.bytes_per_logit = copies * problem.dtype.itemsize
         self.logits_dtype = problem.dtype
         self.function_grad = function_grad
+        tokens, components, _ = problem.latent_NKD.shape
+        self.losses_N = problem.latent_NKD.new_empty(tokens, dtype=problem.dtype)
+        self.dlog_priors_NK = self.losses_N.new_empty(tokens, components)
+        self.done = 0
         self.totals: list[Tensor] = []
         if function_grad:
             exact = problem.form.kind == "callable"
@@ -84,6 +88,21 @@ class TorchPass(AbstractPass):
             self.totals = [torch.zeros_like(t, dtype=wide(t)) for t in problem.form.tensors]
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+        return self._kept(self._of_chunk(problem, logits_NKV, row_scale_N))
+
+    def _kept(self, result: ChunkResult) -> ChunkResult:
+        """What outlives the chunk, in memory for all of them: on a CPU a small tensor kept from each would
+        keep the memory around it from the next one's large ones, up to all N x V in the end.
+        """
+        here = slice(self.done, self.done + result.loss_N.shape[0])
+        self.done = here.stop
+        self.losses_N[here] = result.loss_N
+        if result.dlog_prior_NK is None:
+            return replace(result, loss_N=self.losses_N[here])
+        self.dlog_priors_NK[here] = result.dlog_prior_NK
+        return replace(result, loss_N=self.losses_N[here], dlog_prior_NK=self.dlog_priors_NK[here])
+
+    def _of_chunk(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         if row_scale_N is None:
             scores_NKV, vjp = value(problem.form, logits_NKV), None
         else:

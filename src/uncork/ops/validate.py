@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from uncork.ops import nonfinite
 from uncork.ops.problem import Problem
 
 
+FLOAT32 = torch.finfo(torch.float32)
 REDUCTIONS = ("mean", "sum", "none")
 # Not float8, which is for storing: a plain matrix product does not take it.
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -26,6 +28,11 @@ def tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(
             f"`{name}` must be a torch.Tensor, got {type(value).__name__}. Convert it with torch.as_tensor()."
+        )
+    if value.is_nested or value.layout != torch.strided:
+        came = "a nested one" if value.is_nested else f"layout {value.layout}"
+        raise TypeError(
+            f"`{name}` must be a dense tensor, got {came}. Convert it with .to_dense(), or pad a nested one."
         )
     return value
 
@@ -89,7 +96,7 @@ def same(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
     if value.device != other.device:
         raise ValueError(
             f"`{name}` and `{other_name}` must be on one device, got {value.device} and "
-            f"{other.device}. Move one of them with .to()."
+            f"{other.device}. {_move('one of them', value.device, other.device)}"
         )
 
 
@@ -97,8 +104,18 @@ def on_device(name: str, value: Tensor, device: torch.device) -> None:
     """`value` is where the weight is."""
     if value.device != device:
         raise ValueError(
-            f"`{name}` must be on {device} as `linear_weight` is, got {value.device}. Move it with .to()."
+            f"`{name}` must be on {device} as `linear_weight` is, got {value.device}. "
+            f"{_move('it', value.device, device)}"
         )
+
+
+def _move(what: str, *devices: torch.device) -> str:
+    if any(device.type == "meta" for device in devices):  # from which nothing can be moved
+        return (
+            "What is on meta has no values: make a tensor anew, and give a module its own with "
+            ".to_empty(device=...) and reset_parameters()."
+        )
+    return f"Move {what} with .to()."
 
 
 def target(value: Any, leading: tuple[int, ...], words: int, device: torch.device) -> None:
@@ -115,10 +132,12 @@ def target(value: Any, leading: tuple[int, ...], words: int, device: torch.devic
     expected = (*leading, words) if dense else leading
     if tuple(value.shape) != expected:
         kind = "distributions over words" if dense else "word indices"
-        raise ValueError(
-            f"`target` of {kind} must have shape {expected}, got {tuple(value.shape)}. Its leading "
-            "dimensions are those of the input."
-        )
+        remedy = "Its leading dimensions are those of the input: reshape one of the two."
+        if tuple(value.shape) == (leading if dense else (*leading, words)):
+            remedy = (
+                "Pass word indices as target.long()." if dense else "Pass distributions as target.float()."
+            )
+        raise ValueError(f"`target` of {kind} must have shape {expected}, got {tuple(value.shape)}. {remedy}")
     if value.requires_grad:
         raise ValueError("`target` must not require gradients: none is computed. Pass target.detach().")
     on_device("target", value, device)
@@ -158,7 +177,7 @@ def options(reduction: Any, ignore_index: Any, label_smoothing: Any, z_loss: Any
             "0 smooths nothing."
         )
     number("z_loss", z_loss)
-    if not 0.0 <= z_loss < float("inf"):
+    if not 0.0 <= z_loss <= FLOAT32.max:
         raise ValueError(f"`z_loss` must be finite and at least 0, got {z_loss}. 0 leaves it out.")
 
 
@@ -196,7 +215,7 @@ def function(value: Any, device: torch.device) -> None:
         if held.device != device:
             raise ValueError(
                 f"`function` must be on {device} as the input is, but its {name} is on "
-                f"{held.device}. Move it with .to()."
+                f"{held.device}. {_move('it', held.device, device)}"
             )
 
 
@@ -204,7 +223,7 @@ def finite_parameters(function: nn.Module | None, device: torch.device) -> None:
     """Those of a function, where values may be read. A table may hide them: softplus of -inf is 0."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if function is not None and not transformed and (device.type == "cpu" or nonfinite.detecting()):
-        finite_function(function.parameters())
+        finite_function(p for p in function.parameters() if not isinstance(p, FakeTensor))
 
 
 def finite_function(tensors: Iterable[Tensor]) -> None:
@@ -220,7 +239,11 @@ def values(problem: Problem) -> None:
     """Finite functions, targets in range, distributions that are ones; where: see the module's head."""
     if problem.target.device.type != "cpu" and not nonfinite.detecting():
         return
-    finite_function(problem.form.tensors)
+    if isinstance(problem.target, FakeTensor):  # which has none
+        return
+    form = problem.form
+    # A table is in float64, and read in what the loss computes in.
+    finite_function(t.to(problem.dtype) if form.kind == "table" else t for t in form.tensors)
     given = problem.target
     if given.numel() == 0:
         return

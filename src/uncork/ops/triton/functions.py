@@ -44,11 +44,13 @@ def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.c
         return z * factor, tl.zeros_like(z) + factor
     elif KIND == "sigsoftmax":
         moved = z - first
-        # softplus and its derivative, the sigmoid, from one exponential.
+        # softplus(-|moved|) and its derivative, a sigmoid, from one exponential: nothing large cancels.
         e = tl.exp(-tl.abs(moved))
-        softplus = tl.maximum(moved, 0.0) + tl.log(1.0 + e)
-        sigmoid = tl.where(moved > 0, 1.0, e) / (1.0 + e)
-        return second * moved + first - (second - 1.0) * softplus, second - (second - 1.0) * sigmoid
+        one = 1.0 + e
+        rest = tl.log(one) + (e - (one - 1.0)) / one  # with what `one` lost to rounding
+        bend = (second - 1.0) * (e / one)
+        line = tl.where(moved > 0, z, first + second * moved)
+        return line - (second - 1.0) * rest, tl.where(moved > 0, 1.0 + bend, second - bend)
     elif KIND == "softcap":
         t = tanh(z / first)
         return first * t, 1.0 - t * t

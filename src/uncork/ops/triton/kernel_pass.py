@@ -44,7 +44,7 @@ class KernelPass(AbstractPass):
         self.dscale: Tensor | None = None
         self.want_dscale = form.kind == "scale" and function_grad
         self.scratch: dict[str, Tensor] = {}
-        self.settings = kernel_settings(form.kind, len(problem.weight_VD), problem.latent_NKD.shape[1])
+        self.settings = kernel_settings(form.kind, problem.weight_VD.shape[0], problem.latent_NKD.shape[1])
         if form.kind == "scale":
             self.parameter = form.tensors[0].float()
         if form.kind == "table":

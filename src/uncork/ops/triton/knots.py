@@ -14,7 +14,7 @@ BLOCK = 1024
 
 
 class KnotValues(torch.autograd.Function):
-    """F_0 = -T, F_{i+1} = F_i + softplus(v_i) d in float64, d = 2 T / k."""
+    """F_i = -T + d times the sum of softplus(v_j) over j < i, in float64; d = 2 T / k."""
 
     @staticmethod
     def forward(ctx, v: Tensor, bound: float) -> Tensor:
@@ -28,7 +28,7 @@ class KnotValues(torch.autograd.Function):
         )
         v = v.contiguous()
         with torch.cuda.device_of(v):
-            table_kernels.rise_sums_kernel[(programs,)](v, sums, intervals, *step, BLOCK=BLOCK)
+            table_kernels.slope_sums_kernel[(programs,)](v, sums, intervals, BLOCK=BLOCK)
             table_kernels.knots_kernel[(programs,)](
                 v, sums, knots, intervals, *step, *_two(bound),
                 BLOCK=BLOCK, ALL=power_of_two(programs),

@@ -94,12 +94,12 @@ def softplus(v):
 
 
 @triton.jit
-def rise_sums_kernel(v_ptr, sums_ptr, intervals, step, step_rest, BLOCK: tl.constexpr):
-    """The sum of each block of softplus(v) d."""
+def slope_sums_kernel(v_ptr, sums_ptr, intervals, BLOCK: tl.constexpr):
+    """The sum of each block of softplus(v)."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(v_ptr + index, mask=index < intervals, other=0.0).to(tl.float64)
-    rise = tl.where(index < intervals, softplus(v) * wide(step, step_rest, v), 0.0)
-    tl.store(sums_ptr + tl.program_id(0), tl.sum(rise, 0))
+    slope = tl.where(index < intervals, softplus(v), 0.0)
+    tl.store(sums_ptr + tl.program_id(0), tl.sum(slope, 0))
 
 
 @triton.jit
@@ -115,16 +115,17 @@ def knots_kernel(
     BLOCK: tl.constexpr,
     ALL: tl.constexpr,
 ):
-    """F_0 = -T and F_{i+1} = F_i + softplus(v_i) d."""
+    """F_i = -T + d times the sum of softplus(v_j) over j < i: slopes of 1 add up without rounding."""
     program = tl.program_id(0)
     index = program * BLOCK + tl.arange(0, BLOCK)
     mask = index < intervals
     others = tl.arange(0, ALL)
     before = tl.sum(tl.load(sums_ptr + others, mask=others < program, other=0.0), 0)
     v = tl.load(v_ptr + index, mask=mask, other=0.0).to(tl.float64)
-    rise = tl.where(mask, softplus(v) * wide(step, step_rest, v), 0.0)
+    slope = tl.where(mask, softplus(v), 0.0)
     left_end = -wide(bound, bound_rest, v)
-    tl.store(knot_ptr + index + 1, left_end + (before + tl.cumsum(rise, 0)), mask=mask)
+    rise = (before + tl.cumsum(slope, 0)) * wide(step, step_rest, v)
+    tl.store(knot_ptr + index + 1, left_end + rise, mask=mask)
     tl.store(knot_ptr + index, left_end, mask=index == 0)
 
 

@@ -158,7 +158,7 @@ class CountedSums(WindowSums):
         return (
             problem.one_word
             and problem.latent_NKD.shape[1] == 1
-            and LONG_ROW <= len(problem.weight_VD) < 2**22
+            and LONG_ROW <= problem.weight_VD.shape[0] < 2**22
             and 2.0 * bound / intervals <= NARROW
             and intervals <= 2**21
             and abs(problem.ignore_index) < 2**31
