@@ -1,6 +1,7 @@
 """Run-folder files: whole or absent after a kill or a full disk, and clear errors when damaged."""
 
 import errno
+import math
 import os
 import re
 import shutil
@@ -16,9 +17,11 @@ import pytest
 from uncork import results
 from uncork.results import (
     append_jsonl,
+    perplexity_text,
     provenance,
     read_json,
     read_jsonl,
+    spread_text,
     write_atomic,
     write_json,
 )
@@ -49,10 +52,16 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch, failing: str)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, failing, refuse)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         write_json(path, {"old": False})
     assert read_json(path) == {"old": True}
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(IsADirectoryError, match=f"Is a directory: '{tmp_path}/runs'$"):
+        write_atomic(tmp_path / "runs", b"x")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file size limits are posix")
@@ -91,6 +100,28 @@ def test_kill_leaves_a_whole_file(tmp_path: Path):
             writer.wait()
         values = read_json(path)
         assert len(values) == 50_000 and len(set(values)) == 1
+
+
+@pytest.mark.parametrize(
+    "value, pattern, text",
+    [
+        (58.271, ".2f", "58.27"),
+        (58.271, ".1f", "58.3"),
+        (1e6, ".1f", "1000000.0"),
+        (1.1e6, ".2f", "over 1e6"),
+        (math.inf, ".1f", "over 1e6"),
+        (-1.25, "+.2f", "-1.25"),
+        (1e304, "+.2f", "over +1e6"),
+        (-1e304, "+.2f", "under -1e6"),
+    ],
+)
+def test_a_perplexity_of_a_run_that_diverged_has_no_digits(value, pattern, text):
+    assert perplexity_text(value, pattern) == text
+
+
+def test_the_mean_of_perplexities_stands_with_its_deviation_where_that_tells_anything():
+    assert spread_text(58.271, 0.126) == "58.27 ± 0.13" and spread_text(58.271, None) == "58.27"
+    assert spread_text(1e304, 1e303) == "over 1e6"
 
 
 @pytest.mark.parametrize("content", [b'{"a": 1', b"", b"\x00\x00\x00", b"\xff\xfe\x80"])

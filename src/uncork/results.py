@@ -5,11 +5,13 @@ them back. A file is either the old one or the new one, never half of each.
 """
 
 import json
+import math
 import os
 import platform
 import subprocess
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,17 +23,29 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, since a rename is atomic only within one file system; opened by hand, since
     # `tempfile` would leave a result that only its owner can read.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:TAG]}.tmp")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # of a full disk it names no file, of a rename the temporary one
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         raise
     _sync_folder(path.parent)
+
+
+TAG = 8
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """What saves of these files left in `folder` that were killed; nobody may be writing them."""
+    for name in names:
+        for leftover in folder.glob(f".{name}.{TAG * '[0-9a-f]'}.tmp"):
+            leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -108,23 +122,138 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                 return
             raise ValueError(
                 f"`{path}` must hold one JSON record a line, but line {number} cannot be read "
-                f"({error}). Delete that line, or restore the file from a copy."
+                f"({error}). {remedy_of_line(Path(path))}"
             ) from error
 
 
+def remedy_of_line(path: Path) -> str:
+    """What can be done about a line that is damaged or lacks something."""
+    if path.name == "metrics.jsonl":
+        return (
+            "Restore the file from a copy. Without one, delete that line: reports then lack its epoch, and a "
+            "run that has not ended goes on only from a state saved before that epoch."
+        )
+    return "Delete that line, or restore the file from a copy."
+
+
 RUN_KIND = "language_model_run"
+# Beside what is unpacked until all of it is: the hash of the packed file.
+UNPACKING = "unpacking.json"
+# What a line of metrics.jsonl has, all of them numbers, and what result.json has of them.
+LINE_NAMES = ("epoch", "step", "averaging", "valid_nll", "valid_perplexity", "train_seconds", "seconds")
+RESULT_NAMES = ("parameters", "steps", "epochs", "valid_perplexity", "test_perplexity")
+# What is known of where a run was made; None where its provenance.json was lost.
+ORIGIN = ("uncork", "commit", "torch", "python", "hardware", "started")
 
 
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """The run folders of language models at or under `folder`, finished or not."""
     places = [path.parent for path in Path(folder).rglob("config.json")]
-    return sorted(place for place in places if (place / "provenance.json").exists())
+    for path in Path(folder).rglob(UNPACKING):
+        if path.parent not in places:
+            raise ValueError(without_config(path.parent, UNPACKING, "move the folder elsewhere"))
+    for path in Path(folder).rglob("metrics.jsonl"):
+        if path.parent not in places and (path.parent / "words.json").exists():
+            raise ValueError(without_config(path.parent, "metrics.jsonl", "move the folder elsewhere"))
+    return sorted(filter(_is_run, places))
+
+
+def without_config(folder: Path, trace: str, instead: str) -> str:
+    """The error message for what is left of a run, or not all there yet."""
+    remedy = "Put config.json back"
+    if (folder / UNPACKING).exists():
+        remedy = "Its unpacking goes on or was interrupted: wait, unpack the same file there again"
+    return (
+        f"`{folder}` must have the config.json of its run, but it has {trace} without it. {remedy}, or "
+        f"{instead}."
+    )
+
+
+def check_target(name: str, path: str | os.PathLike[str], what: str, is_one: Callable[[Path], bool]) -> None:
+    """Refuse to write `what` where it would replace anything else; `is_one` tells whether a file is one.
+
+    `name` is the argument. Of a run no file may be replaced, whatever it is.
+    """
+    path = Path(path)
+    check_outside(name, path)
+    if path.is_dir():
+        raise ValueError(f"`{name}` must be a file, but `{path}` is a folder. Give the name of a file in it.")
+    if path.exists() and not is_one(path):
+        raise ValueError(f"`{name}` must be a new file or {what}; `{path}` is neither. Write to another.")
+
+
+def check_outside(name: str, path: Path) -> None:
+    """Refuse a file or folder within a run, or a run itself."""
+    place = next((place for place in (path.resolve(), *path.resolve().parents) if _is_run(place)), None)
+    if place is not None:
+        raise ValueError(
+            f"`{name}` must lie outside of runs, whose files could be replaced; got `{path}`. Write beside "
+            f"the folder of the run, e.g. into `{place.parent}`."
+        )
+
+
+def lost_of_line(line: Any) -> list[str]:
+    """What a line of metrics.jsonl should have as a number and has not."""
+    return _not_numbers(line, LINE_NAMES)
+
+
+def lost_of_result(result: Any) -> list[str]:
+    """The same of result.json."""
+    return _not_numbers(result, RESULT_NAMES)
+
+
+def _not_numbers(record: Any, names: tuple[str, ...]) -> list[str]:
+    values = record if isinstance(record, dict) else {}
+    return [name for name in names if not is_number(values.get(name))]
+
+
+def is_number(value: Any) -> bool:
+    """JSON as Python reads it has infinities, NaN and whole numbers of any length: none of them counts."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), or the most a number can be: a run that diverged must not end what shows it."""
+    return math.exp(min(nll, 700.0))
+
+
+# A guess among a million words, more than any text here has: what lies beyond has diverged.
+DIVERGED = 1e6
+
+
+def perplexity_text(value: float, pattern: str = ".2f") -> str:
+    """A perplexity, or with a sign the difference of two, for people; of one that diverged no digits."""
+    if not abs(value) > DIVERGED:
+        return format(value, pattern)
+    if not pattern.startswith("+"):
+        return "over 1e6"
+    return "over +1e6" if value > 0.0 else "under -1e6"
+
+
+def spread_text(mean: float, deviation: float | None) -> str:
+    """The mean of perplexities, and the deviation where it is known and tells anything."""
+    text = perplexity_text(mean)
+    return text if deviation is None or mean > DIVERGED else f"{text} ± {deviation:.2f}"
+
+
+def _is_run(place: Path) -> bool:
+    """Told by files that other experiments do not write; each may have been lost or not been copied."""
+    if not (place / "config.json").exists():
+        return False
+    if any((place / name).exists() for name in ("provenance.json", "words.json", "metrics.jsonl", "state")):
+        return True
+    result = read_json(place / "result.json") if (place / "result.json").exists() else None
+    return isinstance(result, dict) and result.get("kind") == "language_model"
 
 
 def run_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """A run folder as one record without weights and words; `result` is None before the run has ended."""
+    """A run folder as one record without weights and words; `result` is None before the run has ended.
+
+    A lost `provenance.json` is one in which nothing is known.
+    """
     folder = Path(folder)
     metrics, result = folder / "metrics.jsonl", folder / "result.json"
+    origin = folder / "provenance.json"
     config = read_json(folder / "config.json")
     # Where one machine keeps its corpora is no part of the run.
     config["data"] = {name: value for name, value in config["data"].items() if name != "root"}
@@ -132,8 +261,9 @@ def run_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
         "kind": RUN_KIND,
         "config": config,
         "metrics": list(read_jsonl(metrics)) if metrics.exists() else [],
-        "provenance": read_json(folder / "provenance.json"),
-        "result": read_json(result) if result.exists() else None,
+        "provenance": read_json(origin) if origin.exists() else dict.fromkeys(ORIGIN),
+        # A file that holds null is no run that goes on.
+        "result": (read_json(result) or {}) if result.exists() else None,
     }
 
 

@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.lm.persistent_on_cpu import emulator
 from uncork.lm import Config, DataConfig, HeadConfig, ModelConfig, OptimConfig
 
 
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
-from uncork.lm import Config, DataConfig, FunctionConfig, HeadConfig, ModelConfig, build_corpus
-from uncork.lm.build import build_function, check
+from uncork.lm import Config, DataConfig, FunctionConfig, HeadConfig, ModelConfig, OptimConfig, build_corpus
+from uncork.lm.build import build_function, build_model, build_optimizer, check
 from uncork.lm.config_io import from_dict, override, to_dict
 
 
@@ -75,6 +77,9 @@ def test_an_override_inside_a_part_that_was_just_given():
         ("optim.average=3", r"`optim.average` must be one of non-monotone, .*, never; got 3\.$"),
         ('optim={"average": "doubling", "average_epoch": 0}', "`optim.average_epoch` must be positive"),
         ("optim.lr=-1", "`optim.lr` must be positive; got -1"),
+        ("optim.rule=adam", r"`optim.lr` must be at most 0.1 with optim.rule=adam, .*; got 30.0\. Set"),
+        ("optim.rule=adamw", r"`optim.rule` must be one of sgd, adam; got 'adamw'\. Did you mean adam\?$"),
+        ("optim.beta2=1", r"`optim.beta2` must be a probability in \[0, 1\); got 1"),
         ("optim.decay_epoch=-1", "`optim.decay_epoch` must be zero or more; got -1"),
         ("optim.decay_epoch=500", r"`optim.decay_epoch` must be below epochs \(500\); got 500\. Give"),
         ("model.input_dropout=1", r"`model.input_dropout` must be a probability in \[0, 1\)"),
@@ -138,7 +143,7 @@ def test_a_configuration_is_checked_without_data(tmp_path):
     check(Config(name="x", data=DataConfig(corpus=str(tmp_path)), model=ModelConfig(head=PLIF)))
     for device in ("cpu", "auto"):
         check(Config(name="x", device=device))
-    with pytest.raises(ValueError, match="`device` must be the name of a device; got 'gpu'"):
+    with pytest.raises(ValueError, match="`device` must be the name of a CPU or an NVIDIA GPU; got 'gpu'"):
         check(Config(name="x", device="gpu"))
     with pytest.raises(ValueError, match="`data.corpus` must be one of"):
         check(Config(name="x", data=DataConfig(corpus=str(tmp_path / "none"))))
@@ -171,3 +176,33 @@ def test_stages_are_given_as_overrides():
     function = config.model.head.function
     assert function is not None and function.refine == {"0": 100, "20": 1000}
     assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("lr", "rule", "plain"), [(None, "adam", False), (0.1, "adam", True), (None, "sgd", True)]
+)
+def test_a_function_of_a_rate_of_its_own_takes_plain_steps(lr, rule, plain):
+    head = HeadConfig(kind="monotonic", function=FunctionConfig(name="Scale", lr=lr))
+    config = Config(name="x", model=ModelConfig(embedding=4, hidden=4, layers=1, head=head))
+    config = replace(config, optim=OptimConfig(rule=rule, lr=0.01, beta2=0.9))
+    weights, function = build_optimizer(config, build_model(config, 9)).param_groups
+    assert weights["beta2"] == (0.9 if rule == "adam" else None)
+    assert function["beta2"] == (None if plain else 0.9) and function["lr"] == (lr or 0.01)
+
+
+def test_slopes_never_take_divided_steps():
+    config = replace(Config(name="x"), optim=OptimConfig(rule="adam", lr=0.01))
+    with_plif = lambda **changes: replace(
+        config, model=ModelConfig(head=replace(PLIF, function=replace(PLIF.function, **changes)))
+    )
+    with pytest.raises(ValueError, match=r"`function.lr` must be given for a PLIF with optim.rule=adam"):
+        check(with_plif(lr=None))
+    check(with_plif(lr=2.0))
+    check(with_plif(lr=None, frozen=True))
+
+
+@pytest.mark.parametrize("name", ["lr", "clip", "weight_decay"])
+def test_rates_and_norms_without_end_are_refused(name):
+    for large in (float("inf"), 1e39):
+        with pytest.raises(ValueError, match=rf"`optim.{name}` must be finite; got {re.escape(str(large))}"):
+            OptimConfig(**{name: large})

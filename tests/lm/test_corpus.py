@@ -18,6 +18,11 @@ def test_words_are_numbered_by_appearance_and_lines_end_in_eos(tmp_path):
     assert corpus.test.tolist() == [0, 5, 2]  # a last line without a newline ends as well
 
 
+def test_a_mark_in_front_of_a_file_is_no_part_of_its_first_word(tmp_path):
+    write(tmp_path, "\ufeffthe cat\n", valid="\ufeffthe\n")
+    assert Corpus.from_folder(tmp_path).words == ("the", "cat", "<eos>", "a")
+
+
 @pytest.mark.parametrize("pattern", ["ptb.{}.txt", "wiki.{}.tokens"])
 def test_other_file_names_are_found(tmp_path, pattern):
     write(tmp_path, "a b\n", names=[pattern.format(s) for s in ("train", "valid", "test")])
@@ -27,6 +32,15 @@ def test_other_file_names_are_found(tmp_path, pattern):
 def test_missing_split_is_named(tmp_path):
     (tmp_path / "train.txt").write_text("a\n")
     with pytest.raises(FileNotFoundError, match="valid split.*valid.txt.*wiki.valid.tokens"):
+        Corpus.from_folder(tmp_path)
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+    write(tmp_path, "a b\n", valid="a\nb\n")
+    (tmp_path / "valid.txt").write_bytes("a\n\u00e9t\u00e9\n".encode("latin-1"))
+    with pytest.raises(
+        ValueError, match=r"valid.txt` must be text in UTF-8, but line 2 is not .*Convert the file"
+    ):
         Corpus.from_folder(tmp_path)
 
 

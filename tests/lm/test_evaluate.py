@@ -199,6 +199,8 @@ def test_generation_follows_the_model(trained):
         model.head.bias[7] = 100.0
     assert generate(model, corpus.words, length=5) == " ".join([corpus.words[7]] * 5)
     assert generate(model, corpus.words, "w001", length=0) == "w001"
+    with pytest.raises(ValueError, match="`seed` must have at most 64 bits"):
+        generate(model, corpus.words, seed=2**70)
 
 
 def test_unknown_prompt_words_are_named(trained):

@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from uncork.lm.optim import AtEpoch, AveragedSGD, Doubling, Never, NonMonotone
+from uncork.lm.optim import TINY, AtEpoch, AveragedSGD, Doubling, Never, NonMonotone
 
 
 def problem(dtype=torch.float64):
@@ -137,6 +137,81 @@ def test_a_factor_multiplies_the_gradients_of_every_group_and_not_their_decay():
     torch.testing.assert_close(ours, other, rtol=1e-13, atol=0)
 
 
+def test_a_small_gradient_makes_a_whole_step():
+    """That of a rare word's row, say: what is added to its size must not swallow it."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.full((3,), 1e-7)
+    AveragedSGD([parameter], lr=0.5, beta2=0.999).step()
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), -0.5), rtol=0.02, atol=0.0)
+
+
+@pytest.mark.parametrize("beta2", [0.0, 0.9, 0.999])
+def test_divided_steps_are_adams_without_momentum(beta2):
+    """Its decay, as AdamW's, is not divided; a factor comes before, a pace after."""
+    ours = problem()
+    other = copy.deepcopy(ours)
+    optimizer = AveragedSGD(ours, lr=0.5, weight_decay=0.01, beta2=beta2)
+    adam = torch.optim.AdamW(other, lr=0.25, betas=(0.0, beta2), eps=TINY, weight_decay=0.01)
+    optimizer.set_pace(0.5)
+    for step in range(7):
+        set_gradients(ours, step)
+        for p, q in zip(ours, other, strict=True):
+            q.grad = p.grad * 0.125 * (step + 1)
+        optimizer.step(factor=torch.tensor(0.125 * (step + 1), dtype=torch.float64))
+        adam.step()
+        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_group_may_take_plain_steps_beside_divided_ones():
+    ours = problem()
+    other = copy.deepcopy(ours)
+    optimizer = AveragedSGD(
+        [{"params": ours[:1]}, {"params": ours[1:], "lr": 0.25, "beta2": None}], lr=0.5, beta2=0.9
+    )
+    steppers = [
+        torch.optim.Adam(other[:1], lr=0.5, betas=(0.0, 0.9), eps=TINY),
+        torch.optim.SGD(other[1:], lr=0.25),
+    ]
+    for step in range(5):
+        for parameters in (ours, other):
+            set_gradients(parameters, step)
+        for stepper in (optimizer, *steppers):
+            stepper.step()
+    torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-12)
+    assert "square" in optimizer.state[ours[0]] and "square" not in optimizer.state[ours[1]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "what"), [(1, 2, "has its first one now"), (2, 1, "has none now")]
+)
+def test_divided_steps_are_refused_where_gradients_come_and_go(first, second, what):
+    """They count steps for all parameters at once: a step by fewer squares would be many times too long."""
+    parameters = problem()
+    optimizer = AveragedSGD(parameters, lr=0.5, beta2=0.999)
+    optimizer.step()  # no gradient at all yet: nothing is counted
+    before = parameters[0].detach().clone()
+    set_gradients(parameters[:first], 0)
+    optimizer.step()
+    moved = (parameters[0].detach() - before).abs()
+    assert moved.max().item() == pytest.approx(0.5)  # the first step is as long as the rate
+    optimizer.zero_grad()
+    set_gradients(parameters[:second], 1)
+    before = [p.detach().clone() for p in parameters]
+    with pytest.raises(ValueError, match=rf"`beta2` must be None for .* {what}. Put it into a group"):
+        optimizer.step()
+    assert all(map(torch.equal, parameters, before))
+
+
+def test_a_parameter_that_never_has_a_gradient_is_left_alone_by_divided_steps():
+    parameters = problem()
+    optimizer = AveragedSGD(parameters, lr=0.5, beta2=0.9)
+    before = parameters[1].detach().clone()
+    for step in range(3):
+        set_gradients(parameters[:1], step)
+        optimizer.step()
+    assert torch.equal(parameters[1], before)
+
+
 @pytest.mark.parametrize(
     ("losses", "fires_at"),
     [
@@ -231,8 +306,9 @@ def test_parameters_without_gradient_are_averaged_too_and_frozen_ones_left_out()
     assert set(optimizer.state) == {moved, still}
 
 
+@pytest.mark.parametrize("beta2", [None, 0.9])
 @pytest.mark.parametrize("averaging", [False, True])
-def test_state_dict_continues_exactly(averaging):
+def test_state_dict_continues_exactly(averaging, beta2):
     def steps(optimizer, parameters, numbers):
         for number in numbers:
             set_gradients(parameters, number)
@@ -243,9 +319,9 @@ def test_state_dict_continues_exactly(averaging):
     trigger = AtEpoch(1) if averaging else NonMonotone(1)
     whole = problem(torch.float32)
     halves = copy.deepcopy(whole)
-    reference = AveragedSGD(whole, lr=0.3, weight_decay=0.1, trigger=trigger)
+    reference = AveragedSGD(whole, lr=0.3, weight_decay=0.1, trigger=trigger, beta2=beta2)
     steps(reference, whole, range(12))
-    first = AveragedSGD(halves, lr=0.3, weight_decay=0.1, trigger=trigger)
+    first = AveragedSGD(halves, lr=0.3, weight_decay=0.1, trigger=trigger, beta2=beta2)
     steps(first, halves, range(5))
     saved = copy.deepcopy(first.state_dict())
     json.dumps({name: value for name, value in saved.items() if name != "state"})  # all but tensors
@@ -256,8 +332,24 @@ def test_state_dict_continues_exactly(averaging):
     assert resumed.history == reference.history and resumed.averaging == reference.averaging
     for a, b in zip(whole, halves, strict=True):
         assert reference.state.get(a, {}).keys() == resumed.state.get(b, {}).keys()
-        if averaging:
-            assert torch.equal(reference.state[a]["average"], resumed.state[b]["average"])
+        assert (beta2 is not None) == ("square" in reference.state.get(a, {}))
+        for name, tensor in reference.state.get(a, {}).items():
+            assert torch.equal(tensor, resumed.state[b][name])
+
+
+def test_a_state_of_before_steps_could_be_divided_is_read():
+    parameters = problem()
+    optimizer = AveragedSGD(parameters, lr=0.3, trigger=AtEpoch(0))
+    set_gradients(parameters, 0)
+    optimizer.step()
+    state = optimizer.state_dict()
+    del state["squared_steps"]
+    for group in state["param_groups"]:
+        del group["beta2"]
+    resumed = AveragedSGD(parameters, lr=0.3, trigger=AtEpoch(0))
+    resumed.load_state_dict(copy.deepcopy(state))
+    resumed.step()
+    assert resumed.averaged_steps == 2 and all("square" not in resumed.state[p] for p in parameters)
 
 
 def test_closure_and_torchs_schedulers_work():
@@ -279,9 +371,30 @@ def test_closure_and_torchs_schedulers_work():
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="`lr` must be positive; got 0"):
+    with pytest.raises(ValueError, match="`lr` must be positive and finite; got 0"):
         AveragedSGD(problem(), lr=0.0)
     with pytest.raises(ValueError, match="`weight_decay` must be zero or more"):
         AveragedSGD(problem(), lr=1.0, weight_decay=-1.0)
+    for name in ("lr", "weight_decay"):
+        with pytest.raises(ValueError, match=rf"`{name}` must be .* and finite; got inf"):
+            AveragedSGD(problem(), **{"lr": 1.0, name: float("inf")})
+    for beta2 in (1.0, -0.1, float("nan")):
+        for groups, others in ((problem(), {"beta2": beta2}), ([{"params": problem(), "beta2": beta2}], {})):
+            with pytest.raises(
+                ValueError, match=r"`beta2` must be in \[0, 1\), or None for plain steps; got"
+            ):
+                AveragedSGD(groups, lr=1.0, **others)
     with pytest.raises(ValueError, match="must come from AveragedSGD"):
         AveragedSGD(problem(), lr=1.0).load_state_dict(torch.optim.SGD(problem(), lr=1.0).state_dict())
+
+
+def test_a_group_that_is_refused_is_not_stepped():
+    kept, refused = (torch.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = AveragedSGD([kept], lr=1.0)
+    with pytest.raises(ValueError, match="`lr` must be positive and finite; got -5"):
+        optimizer.add_param_group({"params": [refused], "lr": -5.0})
+    (kept.sum() + refused.sum()).backward()
+    optimizer.step()
+    assert kept.tolist() == [0.0, 0.0] and refused.tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match="must be a dict"):
+        optimizer.add_param_group([refused])

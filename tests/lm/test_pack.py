@@ -1,6 +1,7 @@
 """Runs carried in a file: small enough, exact where that fits, and close where it does not."""
 
 import errno
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from uncork.lm.lock import folder_lock
 from uncork.lm.pack import DEFAULT_BYTES, HEADER_BYTES, pack, unpack
 from uncork.lm.quantise import quantised_bytes
 from uncork.recipes import build
+from uncork.recipes.pack import describe
 from uncork.results import read_json, write_json
 
 
@@ -94,6 +96,36 @@ def test_a_run_carried_with_a_loss_ends_near_the_one_that_was_not(
     here = train(config, run, resume=True)
     assert here["packed"] == [] and [p["step"] for p in there["packed"]] == [step]
     # Seeds 3, 4 and 5 end at 60.82, 60.38 and 60.46; carried, seed 3 ended at 60.89 and 60.81.
+    assert there["test_perplexity"] == pytest.approx(here["test_perplexity"], rel=0.005)
+    assert there["test_perplexity"] != here["test_perplexity"]
+
+
+def test_a_run_of_divided_steps_is_carried_without_their_small_sizes_lost(
+    tmp_path, monkeypatch, small_is_large
+):
+    """Quantised, sizes that are rounded to 0 would make the next step huge."""
+    changes = ("data.limit_tokens=30000", "data.batch_size=10", "epochs=4", "seed=3", "log_every=1000")
+    rule = ("optim.rule=adam", "optim.lr=0.01", "optim.weight_decay=0", "optim.average=never")
+    config, run = build("embedded_softmax", (*changes, *rule)), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 220)
+        with pytest.raises(Interrupted):
+            train(config, run)
+    budget = HEADER_BYTES + (exact_bytes(run, tmp_path / "file") - HEADER_BYTES) // 3
+    note = pack(run, tmp_path / "file", budget)
+    assert note["bits"] == {"base": 14, "best": 10}
+    unpack(tmp_path / "file", tmp_path / "there")
+    (before, _), (after, _) = whole_state(run), whole_state(tmp_path / "there")
+    assert before.keys() == after.keys()
+    for name in (name for name in before if name.endswith("square") and before[name].dim() == 2):
+        torch.testing.assert_close(after[name].mean(1), before[name].mean(1), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(after[name].mean(0), before[name].mean(0), rtol=1e-5, atol=0.0)
+    large = [n for n in before if n.endswith("square") and not torch.equal(before[n], after[n])]
+    error = sum((after[n].double() - before[n].double()).square().sum().item() for n in large)
+    size = sum(before[n].double().square().sum().item() for n in large)
+    assert (error / size) ** 0.5 == pytest.approx(note["relative_error"]["square"], rel=1e-6)
+    assert f"which are {note['relative_error']['square']:.0%} off; largest relative" in describe(note)
+    there, here = train(config, tmp_path / "there", resume=True), train(config, run, resume=True)
     assert there["test_perplexity"] == pytest.approx(here["test_perplexity"], rel=0.005)
     assert there["test_perplexity"] != here["test_perplexity"]
 
@@ -252,6 +284,41 @@ def test_mistakes_are_explained(stopped, make_config, tmp_path):
         state.unlink()
     with pytest.raises(ValueError, match="must have a saved state"):
         pack(run, tmp_path / "other")
+
+
+def test_means_of_squares_that_are_all_0_are_0():
+    """Those of a parameter whose gradient has been 0: no division by their mean."""
+    zeros = torch.zeros(3)
+    assert torch.equal(pack_code._from_means(zeros, torch.zeros(5)), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("name", ["config.json", "packed.json", "state/kept.pack"])
+def test_a_run_is_not_packed_into_itself(stopped, name):
+    """One of its files would be lost, and it could not go on."""
+    _, run = stopped(10)
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="`file` must lie outside of runs.* Write beside the folder"):
+        pack(run, run / name)
+    assert (run / "config.json").read_bytes() == before and not (run / "packed.json").exists()
+
+
+def test_nothing_but_a_packed_run_is_written_over(stopped, tmp_path):
+    _, run = stopped(30)
+    other = shutil.copytree(run, tmp_path / "other")
+    for file in (other / "model.safetensors", other / "new.pack"):
+        with pytest.raises(ValueError, match="`file` must lie outside of runs"):
+            pack(run, file)
+    alone = tmp_path / "alone.safetensors"
+    for content in ((other / "model.safetensors").read_bytes(), b"", b"words"):
+        alone.write_bytes(content)
+        with pytest.raises(ValueError, match="`file` must be a new file or a packed run; `.*` is neither"):
+            pack(run, alone)
+        assert alone.read_bytes() == content
+    with pytest.raises(ValueError, match="`file` must be a file, but `.*` is a folder"):
+        pack(run, tmp_path)
+    pack(run, tmp_path / "file")
+    (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes())
+    pack(run, tmp_path / "file")  # which it may replace
 
 
 def test_a_run_at_work_is_neither_packed_nor_trained_twice(stopped, tmp_path, monkeypatch):

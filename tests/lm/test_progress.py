@@ -35,6 +35,11 @@ def test_plain_lines_without_a_terminal(capsys):
     assert lines[1] == "done" and "64 of 128 KiB" in lines[2]
 
 
+def test_no_digits_are_told_of_a_run_that_diverges(capsys):
+    Progress("x").step(0.25, 10, 1, 25.0, 5.0)
+    assert "train ppl over 1e6  5 ms/step" in capsys.readouterr().err
+
+
 def test_a_live_bar_on_a_terminal(monkeypatch):
     pytest.importorskip("rich")
     terminal = Terminal()

@@ -116,7 +116,7 @@ def test_a_damaged_configuration_is_put_back_and_not_deleted(make_config, tmp_pa
     with pytest.raises(ValueError, match=remedy):
         load_run(tmp_path)
     with pytest.raises(ValueError, match=remedy):
-        pack(tmp_path, tmp_path / "file")
+        pack(tmp_path, tmp_path.with_suffix(".pack"))
 
 
 def test_other_damaged_files_keep_their_remedy(tmp_path):
@@ -155,7 +155,7 @@ def test_a_run_that_lost_its_states_keeps_what_it_measured(make_config, tmp_path
 @pytest.mark.parametrize(
     ("lost", "message"),
     [
-        ("metrics.jsonl", r"line for each of the 1 epochs .* but it has 0\. Put it back"),
+        ("metrics.jsonl", r"line for each of the 1 epochs .* but it lacks epoch 1\. Put it back"),
         ("model.safetensors", r"has no model.safetensors\. Put it back"),
     ],
 )
@@ -166,6 +166,59 @@ def test_a_run_that_lost_what_it_measured_does_not_go_on(make_config, tmp_path, 
     refused(config, tmp_path / "run", message)
     with pytest.raises(ValueError, match=message):
         pack(tmp_path / "run", tmp_path / "file")
+
+
+@pytest.mark.parametrize("mend", ["deleted", "cut"])
+def test_a_line_that_was_lost_before_the_state_is_missed(make_config, tmp_path, stop_at, mend):
+    """Though later lines, of epochs that come again, make up their number."""
+    config = make_config(save_epochs=2)
+    stop_at(config, tmp_path, 55)  # a stop saves: the state of two epochs is left by hand
+    newest = sorted((tmp_path / "state").glob("step-*"))[-1]
+    newest.unlink()
+    path = tmp_path / "metrics.jsonl"
+    first, second = path.read_text().splitlines()
+    whole = f"{first}\n{second}\n"
+    later = second.replace('"epoch": 2', '"epoch": 3')
+    path.write_text(
+        f"{second}\n{later}\n" if mend == "deleted" else f'{{"epoch": 1, "train_seconds": 3}}\n{second}\n'
+    )
+    refused(config, tmp_path, r"whole line for each of the 2 epochs .* but it lacks epoch 1\. Put it back")
+    with pytest.raises(
+        ValueError, match="lacks epoch 1|must give `step` as a number in every line, but line 1"
+    ):
+        pack(tmp_path, tmp_path.with_suffix(".pack"))
+    path.write_text(whole)
+    train(config, tmp_path, resume=True)
+    assert [line["epoch"] for line in metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_a_damaged_line_of_epochs_that_come_again_may_be_deleted(make_config, tmp_path, monkeypatch):
+    """A run killed in its third epoch whose state is that of none: the advice of the message is followed."""
+    from uncork.lm import trainer
+
+    config = make_config(save_epochs=5)
+    train(config, tmp_path / "whole")
+    original = trainer.append_jsonl
+
+    def killed(path, record):
+        original(path, record)
+        if record["epoch"] == 2:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "append_jsonl", killed)
+        with pytest.raises(MemoryError):
+            train(config, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first[:-9]}\n{second}\n")
+    refused(
+        config, tmp_path / "run", r"line 1 cannot be read .*delete that line: reports .* goes on only from"
+    )
+    path.write_text(f"{second}\n")
+    train(config, tmp_path / "run", resume=True)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_run_whose_best_model_is_damaged_does_not_train_on(make_config, tmp_path, stop_at):
@@ -197,6 +250,15 @@ def test_finetuning_never_ends_worse_than_it_began(make_config, tmp_path):
     assert result["valid_nll"] == first["valid_nll"] and result["test_nll"] == first["test_nll"]
 
 
+def test_a_finetuned_run_that_lost_its_start_does_not_go_on(make_config, tmp_path, stop_at):
+    """It may be the best there will be, and would be missed after the last epoch."""
+    train(make_config(max_steps=2), tmp_path / "first")
+    config = make_config(finetune=str(tmp_path / "first"))
+    stop_at(config, tmp_path / "second", 5)  # before anything was measured
+    (tmp_path / "second" / "model.safetensors").unlink()
+    refused(config, tmp_path / "second", r"must have the best model .* has no model.safetensors\. Put it")
+
+
 def test_only_a_model_of_the_same_words_is_finetuned(make_config, tmp_path):
     config = make_config(finetune=str(tmp_path / "first"))
     with pytest.raises(FileNotFoundError, match=r"`finetune` must be .* has no words.json"):
@@ -226,7 +288,7 @@ def test_a_finetuned_run_resumes_without_the_run_it_came_from(make_config, tmp_p
 def test_a_finished_run_that_is_not_whole_is_not_packed(make_config, tmp_path, lost):
     train(make_config(max_steps=2), tmp_path / "run")
     (tmp_path / "run" / lost).unlink()
-    with pytest.raises(ValueError, match=f"`run` must be whole to be packed, but .* has no {lost}"):
+    with pytest.raises(FileNotFoundError, match=rf"no {lost}\. Put it back from a copy"):
         pack(tmp_path / "run", tmp_path / "file")
     assert not (tmp_path / "file").exists()
 
@@ -239,7 +301,7 @@ def test_a_finished_run_with_an_unknown_setting_is_not_packed(make_config, tmp_p
         pack(tmp_path / "run", tmp_path / "file")
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "cuda:4096"])
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "mps", "cuda:4096"])
 def test_an_unknown_device_is_named(make_config, tmp_path, name):
     with pytest.raises(ValueError, match=rf"`device` must .*got '{name}'\. Use .*cpu"):
         train(make_config(device=name), tmp_path / "run")

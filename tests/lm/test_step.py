@@ -106,11 +106,13 @@ def test_an_ordinary_step_waits_for_the_replays_of_its_own_device(monkeypatch):
 
 
 @gpu
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("head", HEADS | NARROW)
-def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head):
+def test_graphs_train_as_ordinary_steps_do(make_config, tmp_path, head, rule):
     """Same masks, same windows, averaging from the second epoch on, rates falling: the losses agree."""
     config = replace(make_config((HEADS | NARROW)[head], epochs=4), device="cuda", graphs=False)
-    config = replace(config, optim=replace(config.optim, decay_epoch=2))
+    lr = config.optim.lr if rule == "sgd" else 0.01
+    config = replace(config, optim=replace(config.optim, decay_epoch=2, rule=rule, lr=lr))
     train(config, tmp_path / "ordinary")
     train(replace(config, graphs=True), tmp_path / "graphs")
     losses = [

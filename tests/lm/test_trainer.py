@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from uncork import results
-from uncork.lm import FunctionConfig, HeadConfig, Interrupted, evaluate, load_run, train
+from uncork.lm import FunctionConfig, HeadConfig, Interrupted, OptimConfig, evaluate, load_run, train
 from uncork.lm.build import build_corpus, build_model, build_optimizer
 from uncork.lm.corpus import batchify
 from uncork.lm.evaluate import nll_by_part
@@ -153,11 +153,13 @@ def test_epochs_between_saves_are_done_again(make_config, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("head", [*HEADS, "staged", "slowed"])
+@pytest.mark.parametrize("head", [*HEADS, "staged", "slowed", "divided"])
 def test_a_stopped_run_resumes_bit_for_bit(make_config, tmp_path, monkeypatch, head, number):
     config = make_config(STAGED if head == "staged" else HEADS.get(head))
     if head == "slowed":
         config = replace(config, optim=replace(config.optim, decay_epoch=1))
+    if head == "divided":
+        config = replace(config, optim=replace(config.optim, rule="adam", lr=0.01))
     train(config, tmp_path / "whole")
     former = signal.getsignal(number)
     for step in (30, 25):  # in the second epoch; then in the averaged third
@@ -213,6 +215,20 @@ def test_a_diverged_run_says_so(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr("uncork.lm.trainer.evaluate", lambda *a: type("S", (), {"nll": math.nan}))
     with pytest.raises(ValueError, match="validation loss is nan at step .*Lower optim.lr"):
         train(make_config(), tmp_path)
+
+
+def test_a_run_that_diverges_at_once_promises_no_state(make_config, tmp_path, monkeypatch):
+    for save_every, kept in ((1, "the last saved state is untouched"), (None, "no state was saved before")):
+        config = make_config(optim=OptimConfig(lr=1e30), log_every=2, save_every=save_every)
+        with pytest.raises(ValueError, match=f"has diverged.*{kept}"):
+            train(config, tmp_path / str(save_every))
+
+
+def test_what_is_refused_leaves_no_folder(make_config, tmp_path):
+    function = FunctionConfig(name="PLIF", options={"knots": 1})
+    with pytest.raises(ValueError, match="`knots` must be"):
+        train(make_config(HeadConfig(kind="monotonic", function=function)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_windows_follow_each_other_with_their_states_and_their_rates(make_config, tmp_path, monkeypatch):

@@ -1,15 +1,9 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

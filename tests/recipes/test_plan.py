@@ -88,7 +88,7 @@ def test_without_seeds_a_recipe_keeps_its_own():
             "^bad: `knots` must be at least",
         ),
         (["bad=embedded_plif:model.head.function.smoothness=1e9"], [1], [], "^bad: `function.smoothness`"),
-        (["worse=embedded_plif:device=gpu"], [1], [], "^worse: `device` must be the name of a device"),
+        (["worse=embedded_plif:device=gpu"], [1], [], "^worse: `device` must be the name of a CPU"),
         (["embedded_plif"], [1], ["data.corpus=pen"], "`data.corpus` must be one of .*Did you mean penn"),
     ],
 )

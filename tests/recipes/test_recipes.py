@@ -209,3 +209,11 @@ def test_training_needs_nothing_but_torch_numpy_and_safetensors(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.stdout.startswith(f"{tmp_path / 'run'}: valid "), done.stderr
     assert done.returncode == 2 and "must be a new folder" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN", "1e999", "9" * 400])
+@pytest.mark.parametrize("field", ["optim.lr", "optim.clip", "model.activation_penalty"])
+def test_a_number_that_is_not_finite_is_refused(field, value):
+    """It would be a loss of NaN some steps later."""
+    with pytest.raises(ValueError, match=f"`{field}` must be a finite number; got"):
+        build("penn_softmax", (f"{field}={value}",))

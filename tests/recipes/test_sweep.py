@@ -94,10 +94,24 @@ def test_a_damaged_file_fails_its_run_alone(tmp_path, capsys):
     table = read_json(tmp_path / "table.json")
     assert table["rows"][0]["finished"] == 1 and (tmp_path / "embedded_softmax-3" / "result.json").exists()
     printed = capsys.readouterr()
-    for run, folder, name in zip(table["unfinished"], damaged, names, strict=True):
+    assert (
+        "2 of 3 runs failed; --resume tries them again, those with a damaged file once it is " in printed.err
+    )
+    for run, folder, name in zip(table["failed"], damaged, names, strict=True):
         assert run["name"] == folder.name and run["status"] == "failed"
         assert run["message"].startswith(f"`{folder / name}` must") and "cannot be read" in run["message"]
         assert run["message"] in printed.err and run["message"] in printed.out
+
+
+def test_a_damaged_run_that_never_had_its_turn_has_failed_too(tmp_path, capsys, monkeypatch):
+    """As its table says: the counts at the end are those of the table."""
+    train(build("embedded_softmax", (*TINY, "seed=1")), tmp_path / "embedded_softmax-1")
+    damage_result(tmp_path / "embedded_softmax-1")
+    capsys.readouterr()
+    monkeypatch.setattr("uncork.recipes.sweep._deadline", lambda minutes: 0.0)
+    assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2], changes=TINY, resume=True) == 1
+    printed = capsys.readouterr().err
+    assert "1 of 2 runs failed" in printed and "1 of 2 runs are not finished" in printed
 
 
 def test_a_file_damaged_while_its_run_trains_ends_nothing(tmp_path, monkeypatch):
@@ -108,7 +122,7 @@ def test_a_file_damaged_while_its_run_trains_ends_nothing(tmp_path, monkeypatch)
 
     monkeypatch.setattr(sweep_module, "start", start)
     assert sweep(["embedded_softmax"], tmp_path, seeds=[1, 2]) == 1
-    assert [run["status"] for run in read_json(tmp_path / "table.json")["unfinished"]] == ["failed"] * 2
+    assert [run["status"] for run in read_json(tmp_path / "table.json")["failed"]] == ["failed"] * 2
 
 
 class Clock:
@@ -283,7 +297,7 @@ def test_a_reason_is_of_this_attempt(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "log.txt").write_text("the reason of last week\n")
     assert sweep(["embedded_softmax"], tmp_path, seeds=[1]) == 1
-    assert read_json(tmp_path / "table.json")["unfinished"][0]["message"] == "it wrote nothing"
+    assert read_json(tmp_path / "table.json")["failed"][0]["message"] == "it wrote nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The table and the live lines of a sweep, from run folders written by hand."""
 
+import math
 import re
 
 import numpy as np
@@ -31,6 +32,7 @@ def runs(tmp_path):
         write_json(run.folder / "result.json", {
             "valid_perplexity": 50.0 + run.seed, "test_perplexity": 40.0 + run.seed**2, "parameters": 1234,
             "seconds_per_epoch": seconds, "peak_memory_bytes": run.seed * 2**20, "packed": [],
+            "steps": 30, "epochs": 3,
         })  # fmt: skip
     return watched
 
@@ -38,6 +40,7 @@ def runs(tmp_path):
 def record(epoch, perplexity, seconds):
     return {
         "epoch": epoch, "valid_perplexity": perplexity, "train_seconds": seconds, "seconds": seconds + 1.0,
+        "step": 10 * epoch, "averaging": False, "valid_nll": math.log(perplexity),
     }  # fmt: skip
 
 
@@ -58,13 +61,23 @@ def test_the_unfinished_are_listed_apart(runs, tmp_path):
     write_table(tmp_path, runs)
     (run,) = read_json(tmp_path / "table.json")["unfinished"]
     assert run == {
-        "name": "embedded_plif-3", "status": "stopped", "message": "", "epochs": 3, "of_epochs": 9,
-        "valid_perplexity": 30.0, "seconds_per_epoch": 7.5,
+        "name": "embedded_plif-3", "status": "stopped", "message": "", "damaged": False,
+        "epochs": 3, "of_epochs": 9, "valid_perplexity": 30.0, "seconds_per_epoch": 7.5,
     }  # fmt: skip
     text = (tmp_path / "table.md").read_text()
     assert "| embedded_plif-3 | stopped | 3 of 9 | 30.00 |" in text
     row = "| embedded_softmax | 1,234 | 3 of 3 | 52.00 ± 1.00 | 44.67 ± 4.04 | 3.0 | 1.00 | 3 MiB |"
     assert row in text and "| 2 of 2 |" not in text and "| 2 of 3 |" in text
+    assert "\nNot finished, and in no mean above:\n" in text and "Failed" not in text
+
+
+def test_the_failed_are_not_called_unfinished(runs, tmp_path):
+    runs[-1].status, runs[-1].message = "failed", "uncork: out of memory"
+    table = write_table(tmp_path, runs)
+    assert [run["name"] for run in table["failed"]] == ["embedded_plif-3"] and table["unfinished"] == []
+    text = (tmp_path / "table.md").read_text()
+    assert "\nFailed, and in no mean above:\n" in text and "Not finished" not in text
+    assert "| embedded_plif-3 | failed | 3 of 9 | 30.00 | uncork: out of memory |" in text
 
 
 def test_ratios_are_to_the_first_softmax():
@@ -106,7 +119,7 @@ def test_a_damaged_result_is_told_and_in_no_mean(text, runs, tmp_path):
     path.write_text(text)
     table = write_table(tmp_path, runs)
     assert table["rows"][0]["finished"] == 2
-    assert table["unfinished"][0]["message"].startswith(f"`{path}` must")
+    assert table["failed"][0]["message"].startswith(f"`{path}` must")
 
 
 def test_a_line_says_epoch_perplexity_pace_and_time_left(runs):
@@ -114,6 +127,18 @@ def test_a_line_says_epoch_perplexity_pace_and_time_left(runs):
     assert describe(read_outcome(last.folder), 9) == "epoch 3/9  valid 30.00  8.5 s/epoch  left 0:00:51"
     assert describe(read_outcome(runs[0].run.folder), 9) == "valid 51.00  test 41.00"
     assert describe(read_outcome(last.folder / "nothing"), 9) == "epoch 0/9"
+
+
+def test_no_digits_are_told_of_runs_that_diverged(runs, tmp_path):
+    ended, begun = runs[0].run, runs[-1].run
+    huge = {"valid_perplexity": 1e304, "test_perplexity": 1e303, "parameters": 1234, "steps": 30, "epochs": 3}
+    write_json(ended.folder / "result.json", huge)
+    append_jsonl(begun.folder / "metrics.jsonl", record(4, 1e304, 7.5))
+    assert describe(read_outcome(ended.folder), 9) == "valid over 1e6  test over 1e6"
+    assert describe(read_outcome(begun.folder), 9).startswith("epoch 4/9  valid over 1e6  ")
+    write_table(tmp_path, runs)
+    text = (tmp_path / "table.md").read_text()
+    assert "| 3 of 3 | over 1e6 | over 1e6 |" in text and "| 4 of 9 | over 1e6 |" in text
 
 
 def test_plain_lines_come_with_changes_and_not_too_often(runs, capsys, monkeypatch):

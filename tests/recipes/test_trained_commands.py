@@ -66,6 +66,18 @@ def test_what_cannot_be_written_is_printed(run, monkeypatch, capsys):
     assert printed.err == f"uncork: `{path}` could not be written (Permission denied).\n"
 
 
+def test_no_command_tells_digits_of_a_run_that_diverged(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    wild = ("data.limit_tokens=1500", "model.hidden=8", "optim.lr=3000", "optim.clip=None")
+    assert main(["train", "embedded_softmax", *wild, "epochs=2", "--out", folder]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{folder}: valid over 1e6  test over 1e6\n"
+    assert "train ppl over 1e6, valid ppl over 1e6, " in printed.err
+    assert "\nvalid ppl over 1e6, test ppl over 1e6\n" in printed.err
+    assert main(["evaluate", folder]) == 0
+    assert capsys.readouterr().out.startswith("test perplexity over 1e6 over ")
+
+
 @pytest.mark.parametrize(
     ("options", "missing"),
     [(["--cache.share", "0.5"], "cache"), (["--method", "cache", "--dynamic.lr", "1"], "dynamic")],

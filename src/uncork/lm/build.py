@@ -122,21 +122,28 @@ def build_optimizer(config: Config, model: LanguageModel) -> AveragedSGD:
     ]
     if function is not None and own:
         groups.append({"params": own} | _function_settings(config, function))
-    optimizer = AveragedSGD(groups, config.optim.lr, config.optim.weight_decay, trigger=build_trigger(config))
+    optim = config.optim
+    beta2 = optim.beta2 if optim.rule == "adam" else None
+    optimizer = AveragedSGD(groups, optim.lr, optim.weight_decay, build_trigger(config), beta2)
     if config.finetune is not None:
         optimizer.averaging = True
     return optimizer
 
 
-def _function_settings(config: Config, function: nn.Module) -> dict[str, float]:
-    """Rate and decay of the function's parameters, from the unit of function to that of its table."""
+def _function_settings(config: Config, function: nn.Module) -> dict[str, Any]:
+    """Rate and decay of the function's parameters, from the unit of function to that of its table.
+
+    At a rate of its own it takes plain steps: divided by their usual size, the gradients of a hundred
+    thousand slopes, each of few logits, would be little but noise.
+    """
     function_config = config.model.head.function
     assert function_config is not None  # the function was built from it
     ratio = interval_ratio(function)
     lr = (config.optim.lr if function_config.lr is None else function_config.lr) / ratio
     check_smoothness(function_config.smoothness, lr, function)
     # The step of the decay is the product of both, and it is that which must not depend on the table.
-    return {"lr": lr, "weight_decay": function_config.weight_decay * ratio}
+    settings: dict[str, Any] = {"lr": lr, "weight_decay": function_config.weight_decay * ratio}
+    return settings if function_config.lr is None else settings | {"beta2": None}
 
 
 def build_trigger(config: Config) -> Trigger:

@@ -53,6 +53,16 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(text)
 
 
+def is_file_of(path: Path, form: str) -> bool:
+    """Whether the facts of a file name that format; its tensors are not read."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            header = json.loads((file.metadata() or {})["uncork"])
+        return json.loads(header["facts"])["format"] == form
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def save_state(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Add the state after `step` to `folder`, then remove all but it and the one before."""
     try:

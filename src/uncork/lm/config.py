@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
+# A step of Adam moves a parameter by about the rate, and parameters begin at 0.1 and below: a higher one was
+# meant for plain steps.
+HIGHEST_ADAM_LR = 0.1
+LARGEST = 3.4e38  # a float32, which parameters and their steps are
 HeadKind = Literal["softmax", "monotonic", "mixture"]
 Option = int | float | bool | str | None
 
@@ -166,10 +170,16 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """SGD, then averaging."""
+    """SGD, then averaging; or steps divided by the gradients' usual size, at a rate that falls."""
 
+    rule: Literal["sgd", "adam"] = "sgd"
+    """What a step is: the gradient times the rate; or, before that, divided by the root of its mean square,
+    as by Adam without momentum. A function with a rate of its own takes plain steps under either."""
     lr: float = 30.0
     weight_decay: float = 1.2e-6
+    """Times the rate, the share by which parameters shrink in a step, under either rule."""
+    beta2: float = 0.999
+    """adam: what the mean square of the gradients keeps of itself in a step."""
     clip: float | None = 0.25
     """Norm to which the gradient of all parameters together is clipped."""
     average: Literal["non-monotone", "epoch", "doubling", "never"] = "non-monotone"
@@ -183,7 +193,14 @@ class OptimConfig:
     """Epoch after which all learning rates fall, by as much each epoch, to just above 0; None keeps them."""
 
     def __post_init__(self) -> None:
+        _one_of("optim.rule", self.rule, ("sgd", "adam"))
         _positive("optim.lr", self.lr)
+        if self.rule == "adam" and self.lr > HIGHEST_ADAM_LR:
+            raise ValueError(
+                f"`optim.lr` must be at most {HIGHEST_ADAM_LR} with optim.rule=adam, whose steps are as long "
+                f"as the rate; got {self.lr}. Set optim.lr=0.002, say."
+            )
+        _probability("optim.beta2", self.beta2)
         _not_negative("optim.weight_decay", self.weight_decay)
         if self.clip is not None:
             _positive("optim.clip", self.clip)
@@ -241,6 +258,16 @@ class Config:
                 _positive(name, getattr(self, name))
         _one_of("precision", self.precision, ("float32", "tf32", "bfloat16"))
         _one_of("recurrence", self.recurrence, ("auto", "library", "persistent"))
+        function = self.model.head.function
+        if (
+            self.optim.rule == "adam"
+            and function is not None
+            and (function.name, function.frozen, function.lr) == ("PLIF", False, None)
+        ):
+            raise ValueError(
+                "`function.lr` must be given for a PLIF with optim.rule=adam, since slopes take plain steps; "
+                "got None. Set model.head.function.lr=2, say."
+            )
         if self.optim.decay_epoch is not None and self.optim.decay_epoch >= self.epochs:
             raise ValueError(
                 f"`optim.decay_epoch` must be below epochs ({self.epochs}); got {self.optim.decay_epoch}. "
@@ -261,12 +288,21 @@ class Config:
 def _positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"`{name}` must be positive; got {value}. Give a number above 0.")
+    _float32(name, value)
 
 
 def _not_negative(name: str, value: float) -> None:
     if not value >= 0:
         raise ValueError(
             f"`{name}` must be zero or more; got {value}. Leave it at 0, or give a positive number."
+        )
+    _float32(name, value)
+
+
+def _float32(name: str, value: float) -> None:
+    if value > LARGEST:
+        raise ValueError(
+            f"`{name}` must be finite; got {value}. Give a smaller number, which float32 can hold."
         )
 
 
@@ -286,3 +322,11 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def check_seed(seed: int) -> None:
+    """torch's generators take 64 bits, with or without a sign."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(
+            f"`seed` must have at most 64 bits, as torch's have; got {seed}. Give a smaller one."
+        )

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import sys
 import types
 import typing
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from uncork.lm.config import Config, did_you_mean
 T = TypeVar("T")
 # Fields that earlier versions wrote into `config.json`, each with the value that asked for nothing.
 GONE = {"pieces": 1}
+# What a stored configuration from before there was such a field asked for, where that is not None.
+OLDER = {"model.head.products": "float32", "optim.rule": "sgd", "optim.beta2": 0.999}
 # What may differ between a start and its resumption. `device` and `recurrence` may change rounding, since
 # "auto" differs between machines; the others change no number.
 FREE_FIELDS = {
@@ -113,12 +116,19 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if typing.get_origin(choice) is typing.Literal and value in typing.get_args(choice):
             return value
         if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return _finite(value, where)
         if typing.get_origin(choice) is dict and isinstance(value, dict):
             return dict(value)
         if choice in (int, str, bool) and type(value) is choice:
             return value
     raise ValueError(f"`{where}` must be {_expected(choices)}; got {value!r}.{_guess(choices, value)}")
+
+
+def _finite(value: float, where: str) -> float:
+    """JSON as Python reads it has infinities, NaN and whole numbers of any length."""
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"`{where}` must be a finite number; got {str(value)[:20]}. Give a smaller one.")
+    return float(value)
 
 
 def _expected(choices: tuple[Any, ...]) -> str:

@@ -50,8 +50,14 @@ class Corpus:
         numbers: dict[str, int] = {}
         streams = []
         for path in paths:
-            with open(path, encoding="utf-8") as lines:
-                streams.append(_number(lines, numbers))
+            try:
+                with open(path, encoding="utf-8-sig") as lines:  # a mark in front is no part of a word
+                    streams.append(_number(lines, numbers))
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"`{path}` must be text in UTF-8, but line {_first_undecodable(path)} is not "
+                    f"({error.reason}). Convert the file, for instance with iconv."
+                ) from error
         return cls(tuple(numbers), *streams)
 
     @classmethod
@@ -72,6 +78,16 @@ def find_split(folder: str | Path, split: str) -> Path:
         f"`folder` must hold the {split} split under one of the names {', '.join(names)}, "
         f"but `{folder}` has none of them. Put the file there, or name another folder."
     )
+
+
+def _first_undecodable(path: Path) -> int:
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    raise AssertionError("it has been found not to be UTF-8")
 
 
 def encode(text: str, words: Sequence[str], unknown: str = "<unk>") -> list[int]:

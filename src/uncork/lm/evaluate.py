@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from uncork.lm.awd_lstm import LanguageModel, States, detach
 from uncork.lm.corpus import windows
+from uncork.results import perplexity
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nll, 700.0))
+        return perplexity(self.nll)
 
 
 @contextmanager

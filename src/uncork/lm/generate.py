@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from uncork.lm.awd_lstm import LanguageModel
+from uncork.lm.config import check_seed
 from uncork.lm.corpus import END_OF_LINE, encode
 from uncork.lm.evaluate import evaluation_mode
 
@@ -27,6 +28,7 @@ def generate(
     """
     if length < 0:
         raise ValueError(f"`length` must be zero or more; got {length}. Give a number of words such as 100.")
+    check_seed(seed)
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     # Text starts after an end of line, as every line of the training text does.

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from uncork.results import UNPACKING, remove_leftovers
+
 
 try:
     import fcntl
@@ -15,11 +17,19 @@ except ImportError:  # not on Windows, where a run folder is left unguarded
 
 # A trainer that was just told to stop may still be saving its state.
 PATIENCE_SECONDS = 10.0
+# What its holder writes.
+WRITTEN = (
+    "config.json", "words.json", "provenance.json", "metrics.jsonl", "packed.json", "result.json",
+    "model.safetensors", UNPACKING,
+)  # fmt: skip
 
 
 @contextmanager
 def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
-    """Hold `folder` as its only trainer; another holder that does not end soon is an error."""
+    """Hold `folder` as its only trainer; another holder that does not end soon is an error.
+
+    What saves that were killed left behind is removed: it may be as large as the model.
+    """
     if not enabled or fcntl is None:
         yield
         return
@@ -34,6 +44,8 @@ def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
                     "Stop that one or wait until it ends, or give another folder."
                 )
             time.sleep(0.1)
+        # Not those of evaluations, which are written without the lock.
+        remove_leftovers(Path(folder), WRITTEN)
         yield  # closing the file releases the lock
 
 

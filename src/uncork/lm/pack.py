@@ -2,11 +2,13 @@
 
 The file holds tensors, facts and a hash, as a saved state does. Where the budget allows nothing is
 lost. Where it does not, matrices of the model are quantised, the average finer than the iterate it is the
-average of, since the noise of the iterate is forgotten and that of the average is not. The best model
-is stored as its difference from the average or iterate. Vectors (biases, slopes of a PLIF), recurrent
-states and generators stay exact. What was lost is noted in `packed.json` and ends up in `result.json`.
+average of, since the noise of the iterate is forgotten and that of the average is not; mean squares of
+gradients are kept by their means over rows and columns. The best model is stored as its difference from
+the average or iterate. Vectors (biases, slopes of a PLIF), recurrent states and generators stay exact.
+What was lost is noted in `packed.json` and ends up in `result.json`.
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,19 @@ import torch
 from torch import Tensor
 
 from uncork.lm.build import build_model, build_optimizer
-from uncork.lm.checkpoint import load_state, load_tensors, save_tensors
-from uncork.lm.config import Config
-from uncork.lm.config_io import from_dict
+from uncork.lm.checkpoint import is_file_of, load_state, load_tensors, save_tensors, saved_states
 from uncork.lm.lock import folder_lock
 from uncork.lm.pack_code import Coded, Contents, code, decode
-from uncork.lm.run_folder import check_measured, stored_config
-from uncork.results import read_json, write_atomic
+from uncork.lm.run_folder import check_measured, check_model_is_there, stored_model
+from uncork.lm.stored import (
+    run_config,
+    stored_metrics,
+    stored_origin,
+    stored_packings,
+    stored_result,
+    stored_words,
+)  # fmt: skip
+from uncork.results import UNPACKING, check_target, find_runs, read_json, write_atomic, write_json
 
 
 FORMAT = "uncork run, packed, 1"
@@ -41,6 +49,7 @@ def pack(folder: str | Path, file: str | Path, max_bytes: int = DEFAULT_BYTES) -
     folder = Path(folder)
     if not (folder / "config.json").exists():
         raise ValueError(f"`run` must be a run folder, but `{folder}` has no config.json.")
+    check_target("file", file, "a packed run", lambda path: is_file_of(path, FORMAT))
     with folder_lock(folder):
         _check_whole(folder)
         present = [name for name in FILES if (folder / name).exists()]
@@ -78,6 +87,7 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
         former = json.loads(files["packed.json"].numpy().tobytes()) if "packed.json" in files else []
         files["packed.json"] = _tensor(json.dumps([*former, note], indent=2).encode())
     with folder_lock(folder):
+        _claim(folder, file)
         if contents.state is not None:
             path = folder / "state" / f"step-{contents.step:09d}.safetensors"
             save_tensors(path, contents.state, contents.state_facts | mark)
@@ -86,27 +96,44 @@ def unpack(file: str | Path, folder: str | Path) -> dict[str, Any]:
         for name in FILES:
             if name in files:
                 write_atomic(folder / name, files[name].numpy().tobytes())
+        (folder / UNPACKING).unlink()
     return note
 
 
+def _claim(folder: Path, file: str | Path) -> None:
+    """Note whose folder it becomes, unless files of another run are there: some of them would stay in use."""
+    mark, digest = folder / UNPACKING, hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    if not mark.exists():
+        left = [str(run.relative_to(folder)) for run in find_runs(folder)]
+        left += [name for name in (*FILES, "model.safetensors") if (folder / name).exists()]
+        left += [f"state/{path.name}" for path in saved_states(folder / "state")]
+        left += sorted(path.name for path in folder.glob("evaluation-*.json"))
+    else:
+        left = [] if read_json(mark) == digest else [UNPACKING]
+    if left:
+        raise ValueError(
+            f"`out` must be a new folder, or one in which unpacking of `{file}` was interrupted, but "
+            f"`{folder}` has {left[0]} of another run. Give another folder."
+        )
+    write_json(mark, digest)
+
+
 def _check_whole(folder: Path) -> None:
-    """Refuse a run that could be neither used nor continued where it is unpacked."""
-    from_dict(Config, stored_config(folder))
-    finished = (folder / "result.json").exists()
-    for name in ("words.json", "model.safetensors") if finished else ("words.json",):
-        if not (folder / name).exists():
-            raise ValueError(
-                f"`run` must be whole to be packed, but `{folder}` has no {name}. Put it back from a copy."
-            )
+    """Refuse a run that could be neither used nor continued where it is unpacked, or a file not be read."""
+    run_config(folder)
+    for read in (stored_words, stored_origin, stored_metrics, stored_packings):
+        read(folder)
+    if stored_result(folder) is not None:
+        check_model_is_there(folder)
 
 
 def _gather(folder: Path) -> Contents:
     """The tensors of a run: of a finished one its best model alone, else also its newest state."""
     path = folder / "model.safetensors"
-    best, best_facts = load_tensors(path) if path.exists() else (None, {})
-    if (folder / "result.json").exists():
-        step = read_json(folder / "result.json")["steps"]
-        return Contents(step, None, {}, best, best_facts, {})
+    best, best_facts = stored_model(folder) if path.exists() else (None, {})
+    result = stored_result(folder)
+    if result is not None:
+        return Contents(result["steps"], None, {}, best, best_facts, {})
     loaded = load_state(folder / "state")
     if loaded is None:
         raise ValueError(
@@ -120,9 +147,9 @@ def _gather(folder: Path) -> Contents:
 
 def _bases(folder: Path, state: dict[str, Tensor]) -> dict[str, str]:
     """For each tensor of the model, the one of the state it is evaluated with: its average, or itself."""
-    config = from_dict(Config, stored_config(folder))
+    config = run_config(folder)
     with torch.random.fork_rng(devices=[]):
-        model = build_model(config, len(read_json(folder / "words.json")))
+        model = build_model(config, len(stored_words(folder)))
     optimizer = build_optimizer(config, model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}

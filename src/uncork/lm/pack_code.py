@@ -26,6 +26,10 @@ PLAIN_LADDER: tuple[Bits, ...] = (
 )  # fmt: skip
 # Below this a tensor costs little and stays exact.
 LARGE = 2**16
+# The mean squares of gradients are no matter of bits: a small one that is rounded to 0 would make its step
+# huge. They are kept as means of rows and columns, whose product is never 0 where they are not, as Adafactor
+# does in training (Shazeer and Stern, 2018), and forget that within a few thousand steps.
+SQUARE = "/square"
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Contents:
         total = 0
         for name, tensor, role, _ in self.tensors():
             if bits is not None and is_coded(name, tensor):
-                total += quantised_bytes(tensor.numel(), bits[ROLES.index(role)])
+                few = quantised_bytes(tensor.numel(), bits[ROLES.index(role)])
+                total += 4 * sum(tensor.shape) if name.endswith(SQUARE) else few
             else:
                 total += tensor.numel() * tensor.element_size()
         return total
@@ -98,10 +103,22 @@ def code(contents: Contents, bits: Bits | None) -> Coded:
     tensors: dict[str, Tensor] = {}
     coded: dict[str, Any] = {}
     read_back: dict[str, Tensor] = {}
-    lost: dict[str, list[float]] = {}  # by role: sum of squared errors, sum of squares
+    lost: dict[str, list[float]] = {}  # by role, or "square": sum of squared errors, sum of squares
+
+    def note_loss(role: str, kept: Tensor, exact: Tensor) -> None:
+        sums = lost.setdefault(role, [0.0, 0.0])
+        sums[0] += (kept.double() - exact.double()).square().sum().item()
+        sums[1] += exact.double().square().sum().item()
+
     for name, tensor, role, base in contents.tensors():
         if bits is None or not is_coded(name, tensor):
             tensors[name] = tensor
+            continue
+        if name.endswith(SQUARE):
+            rows, columns = tensor.mean(1), tensor.mean(0)
+            tensors[f"{name}|rows"], tensors[f"{name}|columns"] = rows, columns
+            note_loss("square", _from_means(rows, columns), tensor)
+            coded[name] = {"shape": list(tensor.shape), "base": None}
             continue
         origin = read_back[base] if base else torch.zeros(())
         # Chance rounding is for what is averaged further. The best model is not: round it to the nearest.
@@ -109,9 +126,7 @@ def code(contents: Contents, bits: Bits | None) -> Coded:
         tensors[f"{name}|planes"], tensors[f"{name}|scales"] = kept.planes, kept.scales
         coded[name] = {"shape": list(tensor.shape), "base": base}
         read_back[name] = origin + dequantise(kept, tuple(tensor.shape))
-        sums = lost.setdefault(role, [0.0, 0.0])
-        sums[0] += (read_back[name].double() - tensor.double()).square().sum().item()
-        sums[1] += tensor.double().square().sum().item()
+        note_loss(role, read_back[name], tensor)
     facts = {
         "step": contents.step,
         "coded": coded,
@@ -122,7 +137,7 @@ def code(contents: Contents, bits: Bits | None) -> Coded:
         "bases": contents.bases,
         "best_is_base": contents.best_is_base,
     }
-    used = {role: bits[ROLES.index(role)] for role in lost} if bits is not None else {}
+    used = {role: bits[n] for n, role in enumerate(ROLES) if role in lost} if bits is not None else {}
     errors = {role: (error / max(square, 1e-300)) ** 0.5 for role, (error, square) in lost.items()}
     return Coded(tensors, facts, used or None, errors)
 
@@ -132,6 +147,9 @@ def decode(coded: Coded) -> Contents:
     facts, tensors = coded.facts, dict(coded.tensors)
     # A base comes before what is kept relative to it.
     for name, fact in sorted(facts["coded"].items(), key=lambda item: item[1]["base"] is not None):
+        if name.endswith(SQUARE):
+            tensors[name] = _from_means(tensors.pop(f"{name}|rows"), tensors.pop(f"{name}|columns"))
+            continue
         kept = Quantised(tensors.pop(f"{name}|planes"), tensors.pop(f"{name}|scales"))
         value = dequantise(kept, tuple(fact["shape"]))
         tensors[name] = tensors[fact["base"]] + value if fact["base"] else value
@@ -140,6 +158,12 @@ def decode(coded: Coded) -> Contents:
     if facts["best_is_base"] and state is not None:
         best = {name: state[base] for name, base in facts["bases"].items()}
     return Contents(facts["step"], state, facts["state"], best, facts["best"], facts["bases"])
+
+
+def _from_means(rows: Tensor, columns: Tensor) -> Tensor:
+    """The matrix of rank one with these means of rows and columns."""
+    mean = rows.mean().clamp(min=torch.finfo(rows.dtype).tiny)
+    return torch.outer(rows / mean, columns)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """What a run says while it trains: a live bar where `rich` and a terminal are, else plain lines."""
 
-import math
 import sys
 import time
 from typing import Any
+
+from uncork.results import perplexity, perplexity_text
 
 
 def duration(seconds: float) -> str:
@@ -30,7 +31,7 @@ class Progress:
         if not self.enabled:
             return
         line = (
-            f"epoch {epoch}  step {step}  train ppl {math.exp(min(nll, 30.0)):.1f}  "
+            f"epoch {epoch}  step {step}  train ppl {perplexity_text(perplexity(nll), '.1f')}  "
             f"{milliseconds:.0f} ms/step  left {self.left(done)}"
         )
         self._show(line, done)

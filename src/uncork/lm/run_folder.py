@@ -6,17 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from uncork.lm.awd_lstm import LanguageModel
 from uncork.lm.build import build_model, count_parameters
-from uncork.lm.checkpoint import DamagedCheckpoint, load_model, load_tensors, saved_states
+from uncork.lm.checkpoint import DamagedCheckpoint, fill_model, load_tensors, saved_states
 from uncork.lm.config import Config
-from uncork.lm.config_io import FREE_FIELDS, flat, from_dict, to_dict, without_gone
+from uncork.lm.config_io import FREE_FIELDS, OLDER, flat, to_dict, without_gone
 from uncork.lm.corpus import Corpus
+from uncork.lm.download import REMOTES
 from uncork.lm.evaluate import Score
+from uncork.lm.stored import run_config, stored_config, stored_origin, stored_packings, stored_words
 from uncork.lm.world import find_device
-from uncork.results import provenance, read_json, read_jsonl, write_atomic, write_json
+from uncork.results import (
+    ORIGIN,
+    lost_of_line,
+    provenance,
+    read_jsonl,
+    without_config,
+    write_atomic,
+    write_json,
+)  # fmt: skip
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -24,10 +34,7 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
     traces = _traces(folder)
     if not (folder / "config.json").exists():
         if traces:  # nobody can tell which run they are of
-            raise ValueError(
-                f"`{folder}` must have the config.json of its run, but it has {traces[0]} without it. "
-                "Put config.json back, or choose a new folder (--out)."
-            )
+            raise ValueError(without_config(folder, traces[0], "choose a new folder (--out)"))
         return
     if not resume:
         raise ValueError(
@@ -51,8 +58,10 @@ def _traces(folder: Path) -> list[str]:
 
 
 def _check_same(config: Config, folder: Path) -> None:
-    stored, now = flat(without_gone(stored_config(folder))), flat(to_dict(config))
+    stored, now = OLDER | flat(without_gone(stored_config(folder))), flat(to_dict(config))
     differing = sorted(name for name in {*stored, *now} - FREE_FIELDS if stored.get(name) != now.get(name))
+    if saved_states(folder / "state"):
+        differing = [name for name in differing if not _has_moved(name, stored.get(name), now.get(name))]
     if differing:
         changes = ", ".join(f"{n} (was {stored.get(n)}, now {now.get(n)})" for n in differing)
         raise ValueError(
@@ -61,39 +70,56 @@ def _check_same(config: Config, folder: Path) -> None:
         )
 
 
+def _has_moved(name: str, before: Any, now: Any) -> bool:
+    """Whether a field is the place of a folder of text, which a state knows by its fingerprint."""
+    named = ("embedded", *REMOTES)
+    return name == "data.corpus" and before not in named and now not in named
+
+
 def check_measured(folder: Path, position: dict[str, Any]) -> None:
     """Refuse a folder that has lost what was measured before its state: nothing would bring it back."""
     evaluations = position.get("evaluations", 0)
     path = folder / "metrics.jsonl"
-    lines = len(list(read_jsonl(path))) if path.exists() else 0
-    if lines < evaluations:
-        raise ValueError(
-            f"`{path}` must have a line for each of the {evaluations} epochs before the saved state, but it "
-            f"has {lines}. Put it back from a copy, or choose a new folder (--out)."
-        )
-    if not evaluations:
-        return
     remedy = "Put it back from a copy, or choose a new folder (--out)."
+    measured = _by_epoch(path)
+    lost = [str(epoch) for epoch in range(1, evaluations + 1) if epoch not in measured]
+    if lost:
+        raise ValueError(
+            f"`{path}` must have a whole line for each of the {evaluations} epochs before the saved state, "
+            f"but it lacks epoch {', '.join(lost)}. {remedy}"
+        )
+    if not evaluations and position.get("best_nll") is None:  # what a run is finetuned from counts as best
+        return
     if not (folder / "model.safetensors").exists():
         raise ValueError(
-            f"`{folder}` must have the best model of the {evaluations} epochs before its saved state, but it "
-            f"has no model.safetensors. {remedy}"
+            f"`{folder}` must have the best model of before its saved state, but it has no "
+            f"model.safetensors. {remedy}"
         )
+    stored_model(folder)  # damage would only show after the last epoch
+
+
+def stored_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of the best model; a damaged one is named with its remedy."""
     try:
-        load_tensors(folder / "model.safetensors")
-    except DamagedCheckpoint as error:  # which would only show after the last epoch
-        raise DamagedCheckpoint(f"{error} {remedy}") from error
+        return load_tensors(folder / "model.safetensors")
+    except DamagedCheckpoint as error:
+        raise DamagedCheckpoint(
+            f"{error} Put it back from a copy; without one, train the run anew in another folder."
+        ) from error
 
 
-def stored_config(folder: Path) -> dict[str, Any]:
-    """What `config.json` holds, not yet checked against this version's fields."""
-    values = read_json(folder / "config.json")
-    if not isinstance(values, dict):
-        raise ValueError(
-            f"`{folder / 'config.json'}` must hold a JSON object, but it holds {type(values).__name__}. "
-            "Put it back from a copy, or choose a new folder (--out)."
+def check_model_is_there(folder: Path) -> None:
+    """Refuse a folder without a model, with what may bring it back."""
+    if (folder / "model.safetensors").exists():
+        return
+    if (folder / "result.json").exists():
+        raise FileNotFoundError(
+            f"`{folder}` has lost its model: the run has ended, but there is no model.safetensors. Put it "
+            "back from a copy; without one, train the run anew in another folder: --resume does not write it."
         )
-    return values
+    raise FileNotFoundError(
+        f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
+    )
 
 
 def open_folder(config: Config, folder: Path, corpus: Corpus, device: torch.device) -> None:
@@ -106,9 +132,9 @@ def open_folder(config: Config, folder: Path, corpus: Corpus, device: torch.devi
 def reopen_folder(folder: Path, corpus: Corpus, device: torch.device, step: int) -> None:
     """Note where and with what the run goes on: it may be another machine, or another commit."""
     write_json(folder / "words.json", list(corpus.words))  # which may have been lost
-    path, now = folder / "provenance.json", provenance(device)
-    origin: dict[str, Any] = read_json(path) if path.exists() else dict.fromkeys(now)
-    write_json(path, origin | {"resumed": [*origin.get("resumed", []), {"step": step, **now}]})
+    origin: dict[str, Any] = stored_origin(folder) or dict.fromkeys(ORIGIN)
+    resumed = [*origin.get("resumed", []), {"step": step, **provenance(device)}]
+    write_json(folder / "provenance.json", origin | {"resumed": resumed})
 
 
 def load_start(run: Path, model: nn.Module, corpus: Corpus) -> None:
@@ -119,17 +145,26 @@ def load_start(run: Path, model: nn.Module, corpus: Corpus) -> None:
                 f"`finetune` must be the folder of a run that has a model, but `{run}` has no {name}. "
                 "Give one in which at least an epoch was trained."
             )
-    if read_json(run / "words.json") != list(corpus.words):
+    if stored_words(run) != list(corpus.words):
         raise ValueError(
             f"`finetune` must be a run over the vocabulary of the corpus, but that of `{run}` differs. "
             "Point data.root or data.corpus at the text of that run."
         )
-    load_model(run / "model.safetensors", model)
+    fill_model(model, stored_model(run)[0], f"`{run / 'model.safetensors'}`")
 
 
-def cut_metrics(path: Path, lines: int) -> None:
-    """Keep the first `lines` evaluations: those after the state a run resumes from come again."""
-    records = list(read_jsonl(path))[:lines] if path.exists() else []
+def _by_epoch(path: Path) -> dict[int, dict[str, Any]]:
+    """The lines of a metrics file that are whole."""
+    found = {}
+    for record in read_jsonl(path) if path.exists() else ():
+        if not lost_of_line(record):
+            found[record["epoch"]] = record
+    return found
+
+
+def cut_metrics(path: Path, epochs: int) -> None:
+    """Keep what was measured in the first `epochs`: what came after the state that is resumed comes again."""
+    records = [record for epoch, record in _by_epoch(path).items() if epoch <= epochs]
     text = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
     write_atomic(path, text.encode())
 
@@ -157,21 +192,14 @@ def make_result(
         "test_predictions": test.predictions,
         "seconds_per_epoch": seconds_per_epoch(folder),
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        "packed": packings(folder),
+        "packed": stored_packings(folder),
     }
 
 
 def seconds_per_epoch(folder: Path) -> float | None:
     """Median of the training seconds, which an epoch cut in two by a stop does not move."""
-    path = folder / "metrics.jsonl"
-    seconds = [record["train_seconds"] for record in read_jsonl(path)] if path.exists() else []
+    seconds = [record["train_seconds"] for record in _by_epoch(folder / "metrics.jsonl").values()]
     return statistics.median(seconds) if seconds else None
-
-
-def packings(folder: Path) -> list[dict[str, Any]]:
-    """Each time the run was carried elsewhere with a loss; empty for one that continued exactly."""
-    path = folder / "packed.json"
-    return read_json(path) if path.exists() else []
 
 
 def load_run(
@@ -181,12 +209,9 @@ def load_run(
     folder, device = Path(folder), find_device(device)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"`{folder}` must be a run folder, but it has no config.json.")
-    if not (folder / "model.safetensors").exists():
-        raise FileNotFoundError(
-            f"`{folder}` has no model yet: one is written after the first epoch. Train on with --resume."
-        )
-    config = from_dict(Config, stored_config(folder))
-    words = read_json(folder / "words.json")
+    check_model_is_there(folder)
+    config = run_config(folder)
+    words = stored_words(folder)
     model = build_model(config, len(words))
-    load_model(folder / "model.safetensors", model)
+    fill_model(model, stored_model(folder)[0], f"`{folder / 'model.safetensors'}`")
     return model.to(device).eval(), config, words

@@ -56,12 +56,12 @@ def snapshot(
     tensors["random/lengths"] = lengths.get_state()
     optimizer_state = optimizer.state_dict()
     for number, entry in optimizer_state.pop("state").items():
-        tensors[f"optimizer/{number}/average"] = entry["average"]
+        tensors |= {f"optimizer/{number}/{name}": tensor for name, tensor in entry.items()}
     # JSON has no infinity.
     position = dataclasses.asdict(at) | {"best_nll": at.best_nll if at.best_nll < math.inf else None}
     facts = {
         "position": position, "optimizer": optimizer_state, "corpus": corpus.fingerprint,
-        "processes": world.size, "device": world.device.type,
+        "processes": world.size, "device": world.device.type, "threads": torch.get_num_threads(),
     }  # fmt: skip
     return tensors, facts
 
@@ -78,10 +78,14 @@ def restore(
     """Put it back, in place, and return the position."""
     tensors, facts = saved
     _check(facts, corpus, world)
+    if world.device.type == "cpu" and "threads" in facts:  # which older states do not have
+        torch.set_num_threads(facts["threads"])  # sums are split among them, and rounded accordingly
     fill_model(model, _part(tensors, "model/"), "The saved state")
-    averages = _part(tensors, "optimizer/")
-    state = {int(name.split("/")[0]): {"average": average} for name, average in averages.items()}
-    optimizer.load_state_dict(facts["optimizer"] | {"state": state})
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _part(tensors, "optimizer/").items():
+        number, kind = name.split("/")
+        entries.setdefault(int(number), {})[kind] = tensor
+    optimizer.load_state_dict(facts["optimizer"] | {"state": entries})
     lengths.set_state(tensors["random/lengths"])
     torch.set_rng_state(tensors[f"random/cpu/{world.rank}"])
     if world.device.type == "cuda":

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uncork.lm.build import build_corpus, build_model, build_optimizer
-from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state
-from uncork.lm.config import Config, DataConfig
+from uncork.lm.build import build_corpus, build_model, build_optimizer, check
+from uncork.lm.checkpoint import BestModel, load_model, load_state, save_state, saved_states
+from uncork.lm.config import Config, DataConfig, check_seed
 from uncork.lm.corpus import Corpus, batchify
 from uncork.lm.evaluate import evaluate, nll_by_part, reading_length
 from uncork.lm.interrupt import Interrupted, StopRequest
@@ -34,10 +34,11 @@ from uncork.lm.run_folder import (
 )  # fmt: skip
 from uncork.lm.snapshot import Position, Snapshot, restore, snapshot
 from uncork.lm.step import Carried, GraphedStep, TrainingStep
+from uncork.lm.stored import stored_result
 from uncork.lm.tensorboard import Events
 from uncork.lm.way import Way
 from uncork.lm.world import World
-from uncork.results import append_jsonl, read_json, write_json
+from uncork.results import append_jsonl, perplexity, perplexity_text, write_json
 
 
 # Processes agree on stopping this often: asking at every step would make each wait for the slowest.
@@ -50,10 +51,12 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     With `resume`, a run that was stopped or killed continues as if it had not been; a finished
     one returns its result. Under `torchrun` every process calls this with the same arguments.
     """
-    _check_seed(config.seed)
+    check_seed(config.seed)
+    if not resume:  # so that what is refused leaves no folder behind
+        check(config)
     world = World.join(config.device)
     progress = Progress(config.name, enabled=world.is_first)
-    precision = torch.get_float32_matmul_precision()
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     try:
         if config.precision != "float32":
             torch.set_float32_matmul_precision("high")
@@ -64,11 +67,12 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
             raise
         raise OSError(
             errno.ENOSPC,
-            f"The disk is full: `{folder}` could not be written to ({error}). The last saved state is "
-            "untouched. Make room, then continue with --resume",
+            f"The disk is full: `{folder}` could not be written to ({error}); {_kept(Path(folder))}. "
+            "Make room, then continue with --resume",
         ) from error
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.set_num_threads(threads)  # a state that was resumed may have had others
         progress.close()
         world.leave()
 
@@ -78,8 +82,10 @@ def _train(
 ) -> dict[str, Any]:
     check_folder(config, folder, resume)
     way = Way.of(config, world.device, world.size)
-    if resume and (folder / "result.json").exists():
-        return read_json(folder / "result.json")
+    if resume and (result := stored_result(folder)) is not None:
+        if not (folder / "model.safetensors").exists():
+            progress.say(f"{folder} has ended and lost its model.safetensors, which is not written anew")
+        return result
     world.wait()  # the first process must not write before all have looked
     loaded = load_state(folder / "state") if resume else None  # the first process has the lock by now
     if loaded is not None:
@@ -169,11 +175,11 @@ class _Run:
         train_nll, train_seconds = self._train_nll(), time.monotonic() - self.epoch_began
         if at.evaluations == 0:
             # So that a folder with measurements but no state is known to have lost its state.
-            _check_finite("training", train_nll, at)
+            self._check_finite("training", train_nll)
             self._save()
         with self.optimizer.averaged():
             valid_nll = self.world.agree(evaluate(self.model, self.valid_TB, self.valid_length).nll)
-            _check_finite("validation", valid_nll, at)
+            self._check_finite("validation", valid_nll)
             self._keep_if_best(valid_nll)
         averaging = self.optimizer.averaging
         fired = self.optimizer.observe(valid_nll)
@@ -181,7 +187,7 @@ class _Run:
             {
                 "epoch": at.epoch + 1, "step": at.step, "averaging": averaging,
                 "train_nll": train_nll, "valid_nll": valid_nll,
-                "valid_perplexity": math.exp(min(valid_nll, 700.0)),
+                "valid_perplexity": perplexity(valid_nll),
                 "train_seconds": train_seconds, "seconds": time.monotonic() - self.epoch_began,
             }
         )  # fmt: skip
@@ -203,7 +209,8 @@ class _Run:
         if self.world.is_first:
             write_json(self.folder / "result.json", result)
         self.progress.say(
-            f"valid ppl {result['valid_perplexity']:.2f}, test ppl {result['test_perplexity']:.2f}"
+            f"valid ppl {perplexity_text(result['valid_perplexity'])}, "
+            f"test ppl {perplexity_text(result['test_perplexity'])}"
         )
         self.events.close()
         self.world.wait()
@@ -246,9 +253,16 @@ class _Run:
             self.best.write()  # before the state that counts on it
             save_state(self.folder / "state", self.at.step, tensors, facts)
 
+    def _check_finite(self, what: str, nll: float) -> None:
+        if not math.isfinite(nll):
+            raise ValueError(
+                f"The {what} loss is {nll} at step {self.at.step}: the run has diverged. "
+                f"Lower optim.lr or optim.clip; {_kept(self.folder)}."
+            )
+
     def _show_step(self) -> None:
         at, mean_nll = self.at, self._train_nll()
-        _check_finite("training", mean_nll, at)
+        self._check_finite("training", mean_nll)
         now = time.monotonic()
         milliseconds = 1000.0 * (now - self.clock) / (at.step - self.clock_step)
         self.progress.step(self._share_done, at.step, at.epoch + 1, mean_nll, milliseconds)
@@ -259,8 +273,8 @@ class _Run:
             append_jsonl(self.folder / "metrics.jsonl", record)
             self.events.write(record)
         self.progress.say(
-            f"epoch {record['epoch']}: train ppl {math.exp(min(record['train_nll'], 30.0)):.2f}, valid ppl "
-            f"{record['valid_perplexity']:.2f}, {record['seconds']:.1f} s, "
+            f"epoch {record['epoch']}: train ppl {perplexity_text(perplexity(record['train_nll']))}, "
+            f"valid ppl {perplexity_text(record['valid_perplexity'])}, {record['seconds']:.1f} s, "
             f"left {self.progress.left(self._share_done)}"
         )
 
@@ -270,10 +284,12 @@ class _Run:
         test_length = reading_length(self.test_TB, config.data.bptt)
         valid = evaluate(model, self.valid_TB, self.valid_length)
         test = evaluate(model, self.test_TB, test_length)
+        self._check_finite("test", test.nll)
         return make_result(config, model, at.step, at.epoch, valid, test, self.folder) | {
             "valid_nll_parts": nll_by_part(model, self.valid_TB, self.valid_length),
             "test_nll_parts": nll_by_part(model, self.test_TB, test_length),
             "learned_function": learned_function(config, model, self.valid_TB),
+            "corpus_fingerprint": self.corpus.fingerprint,
         }
 
 
@@ -284,13 +300,6 @@ def _streams(config: DataConfig, corpus: Corpus, world: World) -> tuple[Tensor, 
     valid_TB = batchify(corpus.valid, config.valid_batch_size).to(world.device)
     test_TB = batchify(corpus.test, config.test_batch_size).to(world.device)
     return train_TB, valid_TB, test_TB
-
-
-def _check_seed(seed: int) -> None:
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(
-            f"`seed` must have at most 64 bits, as torch's have; got {seed}. Give a smaller one."
-        )
 
 
 def mask_seed(seed: int, rank: int) -> int:
@@ -312,9 +321,7 @@ def draw_length(config: DataConfig, generator: torch.Generator) -> int:
     return length if config.bptt_excess is None else min(length, config.bptt + config.bptt_excess)
 
 
-def _check_finite(what: str, nll: float, at: Position) -> None:
-    if not math.isfinite(nll):
-        raise ValueError(
-            f"The {what} loss is {nll} at step {at.step}: the run has diverged. "
-            "Lower optim.lr or optim.clip; the last saved state is untouched."
-        )
+def _kept(folder: Path) -> str:
+    """What there is to go on from."""
+    saved = saved_states(folder / "state")
+    return "the last saved state is untouched" if saved else "no state was saved before"

@@ -22,9 +22,10 @@ def find_device(device: str | torch.device = "auto") -> torch.device:
         place = torch.device(device)
     except RuntimeError:
         place = None
-    if place is None or place.type == "meta":
+    if place is None or place.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"`device` must be the name of a device; got {str(device)!r}. Use cpu, cuda, cuda:0 or auto."
+            f"`device` must be the name of a CPU or an NVIDIA GPU; got {str(device)!r}. Use cpu, cuda, "
+            "cuda:0 or auto."
         )
     count = torch.cuda.device_count() if place.type == "cuda" and torch.cuda.is_available() else 0
     if place.type == "cuda" and (place.index or 0) >= count:

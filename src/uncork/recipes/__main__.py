@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True, help="run folder")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--parent", type=int, help="stop, saved, when the process of this number is gone")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # overrides may stand after options too
     if options.parent is not None:
         stop_when_orphaned(options.parent)
     return exit_code(

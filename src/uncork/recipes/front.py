@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from uncork.lm import Config, Interrupted, train
+from uncork.results import perplexity_text
 
 
 def exit_code(action: Callable[[], int]) -> int:
@@ -23,5 +24,6 @@ def report_training(config: Config, folder: str | Path, resume: bool) -> int:
     except Interrupted as interruption:
         print(f"uncork: {interruption}", file=sys.stderr)
         return interruption.exit_code
-    print(f"{folder}: valid {result['valid_perplexity']:.2f}  test {result['test_perplexity']:.2f}")
+    valid, test = (perplexity_text(result[f"{split}_perplexity"]) for split in ("valid", "test"))
+    print(f"{folder}: valid {valid}  test {test}")
     return 0

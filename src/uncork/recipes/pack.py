@@ -29,8 +29,12 @@ def describe(note: dict[str, Any]) -> str:
         return f"step {note['step']}, nothing lost"
     names = {"base": "model", "iterate": "iterate beside the average", "best": "best model's difference"}
     parts = [f"{name} in {note['bits'][role]} bits" for role, name in names.items() if role in note["bits"]]
-    errors = max(note["relative_error"].values())
-    return f"step {note['step']}, with loss: {', '.join(parts)}; largest relative error {errors:.2g}"
+    errors = dict(note["relative_error"])
+    squares = errors.pop("square", None)
+    if squares is not None:
+        parts.append(f"sizes of gradients as means of rows and columns, which are {squares:.0%} off")
+    largest = max(errors.values())
+    return f"step {note['step']}, with loss: {', '.join(parts)}; largest relative error {largest:.2g}"
 
 
 def report_pack(run: str | Path, out: str | Path, size: str) -> int:

@@ -47,7 +47,7 @@ def penn_temperature() -> Config:
 def penn_plif() -> Config:
     """Not published: identity start, slope lr 2. With the authors' start see penn_plif_authors.
 
-    More dropout before the head than the others have, chosen on valid over 160 epochs (docs/lm-results.md).
+    More dropout before the head than the others have, chosen on valid over 160 epochs (docs/lm-penn.md).
     """
     config = _pointwise("penn_plif", heads.plif(LR))
     return replace(config, model=replace(config.model, output_dropout=0.5))

@@ -58,13 +58,21 @@ def sweep(
     with StopRequest() as stop, shared_gpu(mps) as settings, Watch(runs) as watch:
         engine = _Engine(runs, parallel, _environment(parallel) | settings, out)
         engine.work(stop, watch, _deadline(minutes))
-    print(markdown(write_table(out, runs)), end="")
-    left = sum(watched.status in ("stopped", "waiting") for watched in runs)
+    table = write_table(out, runs)
+    print(markdown(table), end="")
+    failed, left = table["failed"], table["unfinished"]
+    if failed:
+        again = "--resume tries them again"
+        if any(run["damaged"] for run in failed):
+            again += ", those with a damaged file once it is put back or deleted"
+        print(f"uncork: {len(failed)} of {len(runs)} runs failed; {again}.", file=sys.stderr)
     if left:
-        print(f"uncork: {left} of {len(runs)} runs are not finished; go on with --resume.", file=sys.stderr)
+        print(
+            f"uncork: {len(left)} of {len(runs)} runs are not finished; go on with --resume.", file=sys.stderr
+        )
     if stop.signal is not None:
         return 128 + stop.signal
-    return 1 if any(watched.status == "failed" for watched in runs) else 0
+    return 1 if failed else 0
 
 
 class _Engine:
@@ -114,8 +122,9 @@ class _Engine:
         ended = [watched for watched in self.runs if self._has_ended(watched)]
         for watched in ended:
             code = self.processes.pop(watched.run.name).returncode
-            if code == 0:
-                _end(watched, read_outcome(watched.run.folder))
+            outcome = read_outcome(watched.run.folder)
+            if code == 0 or outcome.result is not None:  # which may come just as it is told to stop
+                _end(watched, outcome)
             elif stopping and (was_stopped(code) or code == -signal.SIGKILL):
                 watched.status = "stopped"
             else:

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row per variant over its finished seeds, and the runs that are not finished."""
+"""The table of a sweep: a row per variant over its finished seeds, and the runs that failed or go on."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from uncork.recipes.outcome import Outcome, read_outcome
 from uncork.recipes.watch import Watched
-from uncork.results import write_atomic, write_json
+from uncork.results import perplexity_text, spread_text, write_atomic, write_json
 
 
 Row = dict[str, Any]
@@ -29,9 +29,14 @@ def write_table(folder: Path, runs: Sequence[Watched]) -> dict[str, Any]:
         by_variant.setdefault(watched.run.variant.name, []).append(watched)
     rows = [_row(group, [outcomes[watched.run.name] for watched in group]) for group in by_variant.values()]
     _add_ratios(rows)
-    unfinished = [_unfinished(w, outcomes[w.run.name]) for w in runs if outcomes[w.run.name].result is None]
+    left = [_left(w, outcomes[w.run.name]) for w in runs if outcomes[w.run.name].result is None]
+    failed = [run for run in left if run["status"] == "failed"]
+    unfinished = [run for run in left if run["status"] != "failed"]
     others = sorted({path.parent.name for path in folder.glob("*/config.json")} - outcomes.keys())
-    table = {"kind": "language_model_sweep", "rows": rows, "unfinished": unfinished, "others": others}
+    table = {
+        "kind": "language_model_sweep", "rows": rows, "failed": failed, "unfinished": unfinished,
+        "others": others,
+    }  # fmt: skip
     write_json(folder / "table.json", table)
     write_atomic(folder / "table.md", markdown(table).encode())
     return table
@@ -86,11 +91,13 @@ def _add_ratios(rows: list[Row]) -> None:
         row["time_ratio_to_softmax"] = seconds / softmax if seconds and softmax else None
 
 
-def _unfinished(watched: Watched, outcome: Outcome) -> dict[str, Any]:
+def _left(watched: Watched, outcome: Outcome) -> dict[str, Any]:
+    """A run without a result; one whose files cannot be read has failed, whatever became of its trainer."""
     return {
         "name": watched.run.name,
-        "status": watched.status,
+        "status": "failed" if outcome.damage else watched.status,
         "message": watched.message or outcome.damage,
+        "damaged": bool(outcome.damage),
         "epochs": outcome.epochs,
         "of_epochs": watched.run.config.epochs,
         "valid_perplexity": outcome.valid_perplexity,
@@ -116,25 +123,29 @@ def markdown(table: dict[str, Any]) -> str:
     carried = sum(row["carried_with_loss"] for row in table["rows"])
     if carried:
         lines += ["", f"{carried} of these runs were carried between machines in a file that loses digits."]
-    if table["unfinished"]:
-        lines += ["", "Not finished, and in no mean above:", ""]
-        lines += ["| run | status | epochs | last valid perplexity | |", "|---|---|---|---|---|"]
-    for run in table["unfinished"]:
-        perplexity, message = _text(run["valid_perplexity"], "{:.2f}"), run["message"].replace("|", "\\|")
-        epochs = f"{run['epochs']} of {run['of_epochs']}"
-        lines.append(f"| {run['name']} | {run['status']} | {epochs} | {perplexity} | {message} |")
+    lines += _without_result("Failed", table["failed"]) + _without_result("Not finished", table["unfinished"])
     if table["others"]:
         lines += ["", f"In this folder, but not of this sweep: {', '.join(table['others'])}."]
         lines += ["For a table of all, give all recipes and seeds with --resume: finished runs are skipped."]
     return "\n".join(lines) + "\n"
 
 
+def _without_result(title: str, runs: list[dict[str, Any]]) -> list[str]:
+    if not runs:
+        return []
+    lines = ["", f"{title}, and in no mean above:", ""]
+    lines += ["| run | status | epochs | last valid perplexity | |", "|---|---|---|---|---|"]
+    for run in runs:
+        valid, message = run["valid_perplexity"], run["message"].replace("|", "\\|")
+        perplexity = "-" if valid is None else perplexity_text(valid)
+        epochs = f"{run['epochs']} of {run['of_epochs']}"
+        lines.append(f"| {run['name']} | {run['status']} | {epochs} | {perplexity} | {message} |")
+    return lines
+
+
 def _text(value: float | None, pattern: str) -> str:
     return "-" if value is None else pattern.format(value)
 
 
-def _spread_text(spread: dict[str, float | None] | None) -> str:
-    if spread is None:
-        return "-"
-    deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.2f}"
-    return f"{spread['mean']:.2f}{deviation}"
+def _spread_text(spread: dict[str, Any] | None) -> str:
+    return "-" if spread is None else spread_text(spread["mean"], spread["deviation"])

@@ -10,6 +10,7 @@ from typing import Any
 from uncork.lm.progress import duration
 from uncork.recipes.outcome import Outcome, read_outcome
 from uncork.recipes.plan import Run
+from uncork.results import perplexity_text
 
 
 # Without a terminal each run speaks this often, and when its status changes.
@@ -88,13 +89,13 @@ def file_state(path: Path) -> tuple[int, int] | None:
 def describe(outcome: Outcome, epochs: int) -> str:
     """Epoch, perplexity, seconds per epoch and time left, as far as they are known."""
     if outcome.result is not None:
-        result = outcome.result
-        return f"valid {result['valid_perplexity']:.2f}  test {result['test_perplexity']:.2f}"
+        valid, test = (perplexity_text(outcome.result[f"{split}_perplexity"]) for split in ("valid", "test"))
+        return f"valid {valid}  test {test}"
     if outcome.valid_perplexity is None or outcome.epoch_seconds is None:
         return f"epoch 0/{epochs}"
     left = duration((epochs - outcome.epochs) * outcome.epoch_seconds)
     return (
-        f"epoch {outcome.epochs}/{epochs}  valid {outcome.valid_perplexity:.2f}  "
+        f"epoch {outcome.epochs}/{epochs}  valid {perplexity_text(outcome.valid_perplexity)}  "
         f"{outcome.epoch_seconds:.1f} s/epoch  left {left}"
     )
 
