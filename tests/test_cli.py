@@ -106,8 +106,55 @@ def test_without_its_extra_the_command_says_how_to_install_it():
     assert answer.stderr == "uncork: the command line needs `pip install 'uncork[cli]'`.\n"
 
 
+def test_overrides_may_stand_before_and_after_options(monkeypatch):
+    """In both forms of the command. What follows an option that takes a value is that value."""
+    from uncork.recipes import __main__ as without_extra
+
+    seen = []
+    note = lambda config, folder, resume: seen.append((config.seed, config.epochs, str(folder), resume)) or 0
+    monkeypatch.setattr(sys.modules["uncork.cli.train"], "report_training", note)
+    monkeypatch.setattr(without_extra, "report_training", note)
+    recipe = "embedded_softmax"
+    assert cli.main(["train", recipe, "seed=5", "--out", "a=b", "epochs=2", "--resume"]) == 0
+    assert cli.main(["train", recipe, "--resume", "seed=5", "--out=a=b", "epochs=2"]) == 0
+    assert without_extra.main([recipe, "seed=5", "--out", "a=b", "epochs=2", "--resume"]) == 0
+    assert seen == [(5, 2, "a=b", True)] * 3
+    for option in ("--no-resume", "--no_resume"):
+        assert cli.main(["train", option, recipe, "seed=5", "--out", "a=b", "epochs=2"]) == 0
+    assert seen[3:] == [(5, 2, "a=b", False)] * 2
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/a"])
+def test_a_name_that_would_lead_elsewhere_needs_a_folder(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "embedded_softmax", f"name={name}"]) == 2
+    assert (
+        f"`name` must be that of a folder where --out is not given; got {name!r}" in capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_option_given_twice_is_refused(capsys):
     """Of two only the last would count."""
     arguments = ["sweep", "embedded_softmax", "--set", "epochs=1", "--set", "seed=2", "--out", "never"]
     assert cli.main(arguments) == 2
     assert "`--set` must be given once; got it 2 times. Put its values together." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["report", "runs", "-o", "a.html", "--output", "b.html"], "-o"),
+        (["pack", "run", "-o", "a.pack", "-o", "b.pack"], "-o"),
+        (["train", "embedded_softmax", "epochs=1", "--out", "never", "epochs=2"], "epochs"),
+    ],
+)
+def test_nor_may_it_be_given_by_another_name_or_an_override_twice(arguments, name, capsys):
+    assert cli.main(arguments) == 2
+    assert f"`{name}` must be given once; got it 2 times." in capsys.readouterr().err
+
+
+def test_a_recipe_that_gives_no_configuration_is_not_shown(capsys):
+    assert cli.main(["recipes", "os:getcwd"]) == 2
+    out, err = capsys.readouterr()
+    assert not out and "`recipe` must return an uncork.lm.Config; 'os:getcwd' returned str." in err

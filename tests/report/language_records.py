@@ -47,11 +47,17 @@ def run(recipe, seed, test, changes=(), epochs=6, done=None, **result):
         for epoch in range(1, (epochs if done is None else done) + 1)
     ]
     values = {"kind": "language_model", "name": recipe, "seed": seed, "parameters": 24_221_600}
-    values |= {"epochs": epochs, "valid_perplexity": test + 2.0, "test_perplexity": test}
+    values |= {
+        "steps": 100 * epochs,
+        "epochs": epochs,
+        "valid_perplexity": test + 2.0,
+        "test_perplexity": test,
+    }
     provenance = {
         "uncork": "0",
         "commit": "abc",
         "torch": "2",
+        "python": "3",
         "hardware": "a machine",
         "started": f"2026-01-0{seed % 10}T00:00:00+00:00",
     }

@@ -52,6 +52,7 @@ def record(head, width, seed=0, vocabulary=100, concentration=0.1, kl=None, mode
             "uncork": "0",
             "commit": "abc",
             "torch": "2",
+            "python": "3",
             "hardware": "a machine",
             "started": "now",
         },

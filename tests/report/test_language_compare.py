@@ -9,7 +9,7 @@ from scipy import stats
 
 from uncork.report.language import compare, reading, tables
 from uncork.report.language.compare import count
-from uncork.report.language.explanations import QUESTIONS, answer, explanation_table
+from uncork.report.language.explanations import QUESTIONS, answers, explanation_table
 
 
 def test_differences_are_welch_tests():
@@ -214,16 +214,16 @@ def test_each_explanation_is_asked_of_the_runs():
 def test_an_explanation_may_fail_or_be_open():
     def word(role, other, **tests):
         records = [run(f"penn_{head}", s, t + 0.1 * s) for head, t in tests.items() for s in (1, 2, 3)]
-        found = answer(only(*records), role, other, 1)
-        return found and found.word
+        found = answers(only(*records), role, other, 1)
+        return found[0].word if found else None
 
     assert word("plif_frozen", "softmax", softmax=60.0, plif_frozen=61.0) == "no, higher, by seeds alone"
     assert word("plif_frozen", "softmax", softmax=60.0, plif=58.0) is None
     assert word("plif", "softmax", plif=60.0) is None
-    alone = answer(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.0)), "plif", "softmax", 1)
+    (alone,) = answers(only(run("penn_softmax", 1, 60.0), run("penn_plif", 1, 58.0)), "plif", "softmax", 1)
     assert alone and alone.word == "open: too few seeds" and alone.test == -2.0
     only_test = [run("penn_softmax", s, 60.0 + 0.1 * s) for s in (1, 2, 3)]
     only_test += [run("penn_plif", s, 59.0 + 0.1 * s, valid_perplexity=63.0) for s in (1, 2, 3)]
-    found = answer(only(*only_test), "plif", "softmax", 1)
+    (found,) = answers(only(*only_test), "plif", "softmax", 1)
     assert found and found.word == "on test only, by seeds alone"
     assert explanation_table(only(run("penn_softmax", 1, 60.0)), 0) is None

@@ -96,8 +96,21 @@ def test_unfinished_and_repeated_runs_are_in_no_mean():
     assert len(arm(trial, "plif").runs) == 3
     assert [found.started for found in trial.repeated] == ["2026-01-02T00:00:00+00:00"]
     text = " ".join(reading.left_out(trial))
-    assert "penn_softmax seed 4, 2 of 6 epochs, lowest valid perplexity 141.00" in text
-    assert "penn_plif seed 2 of 2026-01-02" in text
+    assert "softmax seed 4, 2 of 6 epochs, lowest valid perplexity 141.00" in text
+    assert "PLIF from the identity seed 2 of 2026-01-02" in text
+
+
+def test_of_two_ways_a_run_went_on_the_exact_one_counts():
+    exact, carried = run("penn_plif", 1, 58.0), run("penn_plif", 1, 57.0, packed=[{"step": 3}])
+    for order in ((exact, carried), (carried, exact)):
+        trial = only(*each_once(order))
+        assert arm(trial, "plif").values("test_perplexity") == [58.0] and not trial.repeated
+        (text,) = reading.left_out(trial)
+        assert (
+            "PLIF from the identity seed 1 of 2026-01-01T00:00:00+00:00 (carried in a file that loses digits"
+            in text
+        )
+        assert "valid 59.00, test 57.00" in text and not reading.carried(trial)
 
 
 def test_a_run_read_twice_counts_once_as_far_as_it_got():
@@ -171,7 +184,7 @@ def test_products_in_low_precision_are_of_the_budget():
     first, second = trials(of(low, new, old))
     titles = {trial.title.endswith("products too in bfloat16"): trial for trial in (first, second)}
     assert [arm.label for arm in titles[True].arms] == ["softmax"]
-    assert sum(len(arm.runs) for arm in titles[False].arms) == 2
+    assert [len(arm.runs) for arm in titles[False].arms] == [2]
 
 
 def test_falling_rates_are_of_the_budget():
@@ -182,6 +195,15 @@ def test_falling_rates_are_of_the_budget():
     found = {"rates falling after epoch 0" in trial.details: trial for trial in trials(of(falling, new, old))}
     assert [[len(arm.runs) for arm in found[falls].arms] for falls in (True, False)] == [[1], [2]]
     assert found[True].title != found[False].title
+
+
+def test_what_a_step_is_is_of_the_budget():
+    """Older runs, which do not know of another, took plain steps."""
+    adam = run("penn_softmax", 1, 60.0, ("optim.rule=adam", "optim.lr=0.002"))
+    new, old = run("penn_softmax", 1, 60.0), run("penn_softmax", 2, 60.0)
+    del old["config"]["optim"]["rule"], old["config"]["optim"]["beta2"]
+    found = {"Adam without momentum" in trial.details: trial for trial in trials(of(adam, new, old))}
+    assert [[len(arm.runs) for arm in found[divided].arms] for divided in (True, False)] == [[1], [2]]
 
 
 def test_one_setting_of_each_head_needs_no_word():

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from uncork.cli.bundle import bundle
@@ -38,6 +39,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Commands that take overrides, and those of their options that take no value.
+OVERRIDDEN, FLAGS = ("evaluate", "train"), ("--help", "--no-resume", "--resume")
+# What one option is also called.
+SAME = {"-o": "--out", "--output": "--out"}
 # The extra that has each package which a command may turn out to need.
 EXTRAS = {"jinja2": "report", "matplotlib": "report", "rich": "cli", "scipy": "theory"}
 
@@ -50,8 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("uncork: the command line needs `pip install 'uncork[cli]'`.", file=sys.stderr)
         return 2
     try:
-        _refuse_repetition(sys.argv[1:] if arguments is None else arguments)
-        return subcommand_cli_from_dict(COMMANDS, args=arguments, prog="uncork") or 0
+        arguments = sys.argv[1:] if arguments is None else arguments
+        _refuse_repetition(arguments)
+        return subcommand_cli_from_dict(COMMANDS, args=_overrides_first(arguments), prog="uncork") or 0
     except (ValueError, TypeError, OSError) as error:
         print(f"uncork: {error}", file=sys.stderr)
         return 2
@@ -68,12 +74,28 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _refuse_repetition(arguments: list[str]) -> None:
     """Of an option given twice only the last would count, and the wrong experiment be run."""
-    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    for name in names:
-        if names.count(name) > 1:
+    overridden = bool(arguments) and arguments[0] in OVERRIDDEN
+    given = []
+    for name, equals, _ in (argument.partition("=") for argument in arguments):
+        if name.startswith("--") or name in SAME or (overridden and equals):
+            given.append(name)
+    meant = [SAME.get(name, name) for name in given]
+    for name, same in zip(given, meant, strict=True):
+        if meant.count(same) > 1:
             raise ValueError(
-                f"`{name}` must be given once; got it {names.count(name)} times. Put its values together."
+                f"`{name}` must be given once; got it {meant.count(same)} times. Put its values together."
             )
+
+
+def _overrides_first(arguments: list[str]) -> list[str]:
+    """Overrides may stand before and after options; tyro takes them from one place alone."""
+    if not arguments or arguments[0] not in OVERRIDDEN:
+        return arguments
+    words, options = [], []
+    for before, argument in pairwise(arguments):
+        is_value = before.startswith("--") and "=" not in before and before.replace("_", "-") not in FLAGS
+        (options if is_value or argument.startswith("-") else words).append(argument)
+    return [arguments[0], *words, *options]
 
 
 def _missing(error: BaseException | None) -> str | None:

@@ -17,7 +17,7 @@ from uncork.lm import (
 )
 from uncork.lm.config_io import override
 from uncork.lm.evaluate import Score, evaluate as score_plainly, reading_length
-from uncork.results import write_json
+from uncork.results import perplexity_text, write_json
 
 
 Method = Literal["plain", "dynamic", "cache"]
@@ -84,7 +84,8 @@ def evaluate(
         )
     settings = {"plain": {}, "dynamic": asdict(dynamic), "cache": asdict(cache)}[method]
     score = _score(model, data, corpus, split, method, settings)
-    print(f"{split} perplexity {score.perplexity:.2f} over {score.predictions} predictions", flush=True)
+    found = perplexity_text(score.perplexity)
+    print(f"{split} perplexity {found} over {score.predictions} predictions", flush=True)
     record = {
         "nll": score.nll, "perplexity": score.perplexity, "predictions": score.predictions,
         "split": split, "method": method, "settings": settings, "overrides": list(overrides),

@@ -4,7 +4,7 @@ import inspect
 import json
 
 from uncork.lm.config_io import to_dict
-from uncork.recipes import RECIPES, find
+from uncork.recipes import RECIPES, build, find
 
 
 def recipes(name: str | None = None, /) -> None:
@@ -14,9 +14,9 @@ def recipes(name: str | None = None, /) -> None:
         name: A recipe, to print its whole configuration.
     """
     if name is not None:
-        recipe = find(name)
-        print(inspect.getdoc(recipe) or "")
-        print(json.dumps(to_dict(recipe()), indent=2))
+        config = build(name)
+        print(inspect.getdoc(find(name)) or "")
+        print(json.dumps(to_dict(config), indent=2))
         return
     width = max(map(len, RECIPES))
     for recipe_name, recipe in RECIPES.items():

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from uncork.cli._short import SHORT_O
-from uncork.report import build, load, write_markdown, write_report
+from uncork.report import write_report
 
 
 def report(
@@ -23,9 +23,7 @@ def report(
         markdown: Also write sentences and tables to this Markdown file; curves as SVG beside it.
     """
     try:
-        written = write_report(list(runs), output, figures)
+        written = write_report(list(runs), output, figures, markdown)
     except ImportError as error:
         raise ValueError(f"a report needs `pip install 'uncork[report]'` ({error}).") from error
-    if markdown:
-        write_markdown(build(load(runs)), markdown)
     print(f"{written[0].resolve()} and {len(written) - 1} figure files in {written[-1].parent}")

@@ -22,5 +22,14 @@ def train(
         resume: Continue the run in that folder.
     """
     config = build(recipe, overrides)
-    folder = Path("runs") / config.name if out is None else out
-    return report_training(config, folder, resume)
+    return report_training(config, _usual_folder(config.name) if out is None else out, resume)
+
+
+def _usual_folder(name: str) -> Path:
+    """One level below `runs`, so that no run lies inside another."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise ValueError(
+            f"`name` must be that of a folder where --out is not given; got {name!r}. Give --out, or a name "
+            "without slashes."
+        )
+    return Path("runs") / name

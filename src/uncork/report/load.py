@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uncork.recipes.bundle import each_once, folder_record, not_whole
+from uncork.recipes.bundle import each_once, folder_record
+from uncork.recipes.whole import check_parts, not_whole, whole_run
 from uncork.report.language.runs import Run
-from uncork.results import RUN_KIND, find_runs, read_json, read_jsonl
+from uncork.results import ORIGIN, RUN_KIND, find_runs, read_json, read_jsonl
 
 
 CELL_KIND, THEORY_KIND = "synthetic-cell", "theory"
@@ -36,12 +37,12 @@ def load(runs: Iterable[Path]) -> Results:
         if not run.exists():
             raise ValueError(f"`runs` must name existing folders or files; `{run}` does not exist.")
         folders = find_runs(run)
-        records += [_checked(folder_record(folder), folder) for folder in folders]
+        records += [folder_record(folder) for folder in folders]
         for path in _files(run, folders):
             for record in _records(path):
                 kind = record.get("kind") if isinstance(record, dict) else None
                 if kind == RUN_KIND:
-                    records.append(_checked(record, path))
+                    records.append(whole_run(record, path))
                 elif kind in (CELL_KIND, THEORY_KIND):
                     found[kind].append((record, path))
                 elif path.name != "config.json" and path not in results.other:
@@ -71,12 +72,6 @@ def _records(path: Path) -> Iterable[Any]:
 
 
 # What the sections read of a record, by the part that holds it.
-ORIGIN = ("uncork", "commit", "torch", "hardware")
-RUN_PARTS = {
-    "config": ("name", "seed", "epochs", "model", "data", "optim"),
-    "provenance": ORIGIN,
-    "result": ("parameters", "epochs", "valid_perplexity", "test_perplexity"),
-}
 CELL_PARTS = {
     "cell": ("vocabulary", "width", "concentration", "contexts", "head", "seed"),
     "settings": (
@@ -89,27 +84,6 @@ CELL_PARTS = {
 }  # fmt: skip
 CELL_NAMES = ("certified", "function", "rank", "rate", "stopped", "passes", "fit_seconds")
 ROW_NAMES = ("statement", "computed", "left", "relation", "right", "holds", "as_printed_false", "as_expected")
-
-
-def _checked(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The record, if it has what is read of it; one that was edited or cut may not."""
-    # Before a run has ended it has no result.
-    _check_parts("runs", record, RUN_PARTS, path, optional="result")
-    if not isinstance(record.get("metrics"), list):
-        raise ValueError(not_whole(path, "it has no list of metrics"))
-    return record
-
-
-def _check_parts(
-    kind: str, record: dict[str, Any], parts: dict[str, tuple[str, ...]], path: Path, optional: str | None
-) -> None:
-    for part, names in parts.items():
-        held = record.get(part)
-        if part == optional and held is None:
-            continue
-        lost = names if not isinstance(held, dict) else [name for name in names if name not in held]
-        if lost:
-            raise ValueError(not_whole(path, f"its {part} lacks {', '.join(lost)}", kind))
 
 
 def _take_cells(results: Results, found: list[Found]) -> None:
@@ -132,7 +106,7 @@ def _check_cell(record: dict[str, Any], path: Path) -> None:
     if lost:
         raise ValueError(not_whole(path, f"the record lacks {', '.join(lost)}", "synthetic cells"))
     diverged = record["stopped"] == "diverged"  # nothing is measured then
-    _check_parts("synthetic cells", record, CELL_PARTS, path, optional="metrics" if diverged else None)
+    check_parts("synthetic cells", record, CELL_PARTS, path, optional="metrics" if diverged else None)
 
 
 def _check_settings(first: Found, other: Found) -> None:

@@ -9,22 +9,33 @@ from uncork.report import figures, reading, tables
 from uncork.report.figures import Figure
 from uncork.report.language.sections import language_sections
 from uncork.report.load import Results, load
+from uncork.report.markdown import write_markdown
 from uncork.report.section import Drawing, Section
 from uncork.report.summary import LABELS, METRICS, Panel, comparisons, panels
-from uncork.results import write_atomic
+from uncork.report.target import check_page
+from uncork.results import check_outside, write_atomic
 
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SAMPLED = 5  # concentrations that one picture of samples tells apart by colour
 
 
-def write_report(runs: list[Path], output: Path, figure_folder: Path | None = None) -> list[Path]:
-    """Read `runs`, write the page and every figure as SVG and PNG; the paths written, the page first."""
-    results = load(runs)
-    sections = build(results)
+def write_report(
+    runs: list[Path], output: Path, figure_folder: Path | None = None, markdown: Path | None = None
+) -> list[Path]:
+    """Read `runs`, write the page and every figure as SVG and PNG; the paths written, the page first.
+
+    With `markdown`, sentences and tables are written there too, and the pictures it shows beside it.
+    """
     output = Path(output)
     folder = figure_folder or output.with_name(output.stem + "_figures")
-    drawn = [[draw() for draw in section.figures] for section in sections]
+    check_page("output", output)
+    check_outside("figures", folder)
+    if markdown:
+        check_page("markdown", markdown)
+    results = load(runs)
+    sections = build(results)
+    drawn = [section.drawn for section in sections]
     write_atomic(output, render(sections, drawn, results).encode())
     written = [output]
     for figure in (figure for group in drawn for figure in group):
@@ -32,6 +43,8 @@ def write_report(runs: list[Path], output: Path, figure_folder: Path | None = No
             path = folder / (figure.name + suffix)
             write_atomic(path, data)
             written.append(path)
+    if markdown:
+        write_markdown(sections, markdown)
     return written
 
 

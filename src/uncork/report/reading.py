@@ -5,6 +5,7 @@ from statistics import mean
 from typing import Any
 
 from uncork.report.summary import LABELS, LMS, METRICS, Comparison, Panel, compare, steep_share
+from uncork.results import ORIGIN
 
 
 def share(part: int, whole: int) -> str:
@@ -12,9 +13,12 @@ def share(part: int, whole: int) -> str:
 
 
 def origin(provenance: dict[str, Any]) -> str:
+    known = {name: provenance[name] or "unknown" for name in ORIGIN}
+    if set(known.values()) == {"unknown"}:
+        return "What made some of these is unknown: their provenance.json was lost."
     return (
-        f"Made by uncork {provenance['uncork']} (commit {provenance['commit']}) with torch "
-        f"{provenance['torch']} on {provenance['hardware']}."
+        f"Made by uncork {known['uncork']} (commit {known['commit']}) with torch {known['torch']} on "
+        f"{known['hardware']}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from uncork.report.figures import Figure
 from uncork.report.tables import Table
@@ -21,3 +22,8 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     columns: int = 3  # of figures side by side, where there is room
     pictured: bool = False  # whether Markdown shows the figures too
+
+    @cached_property
+    def drawn(self) -> list[Figure]:
+        """Its figures, drawn once for all who show them."""
+        return [draw() for draw in self.figures]

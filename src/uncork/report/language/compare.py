@@ -54,11 +54,11 @@ class OverText:
 
 
 def over_text(arm: Arm, control: Arm) -> OverText | None:
-    """None where a run has no scores of parts, or where no part differs from another."""
+    """None where a run has no scores of parts or diverged, or where no part differs from another."""
     from scipy import stats
 
     own, other = arm.parts, control.parts
-    if own is None or other is None or len(own) != len(other):
+    if own is None or other is None or len(own) != len(other) or arm.diverged or control.diverged:
         return None
     gaps = [a - b for a, b in zip(own, other, strict=True)]
     if len(gaps) < 2 or stdev(gaps) == 0.0:
@@ -69,11 +69,13 @@ def over_text(arm: Arm, control: Arm) -> OverText | None:
 
 
 def difference(arm: Arm, control: Arm) -> Difference | None:
-    """None where one of them has one seed only, or where no run differs from another."""
+    """None where one of them has one seed only or one that diverged, or where no run differs from another."""
     from scipy import stats
 
     own, other = arm.values("test_perplexity"), control.values("test_perplexity")
-    if min(len(own), len(other)) < 2 or stdev(own) == stdev(other) == 0.0:
+    if min(len(own), len(other)) < 2 or arm.diverged or control.diverged:
+        return None
+    if stdev(own) == stdev(other) == 0.0:
         return None
     test: Any = stats.ttest_ind(own, other, equal_var=False)
     low, high = test.confidence_interval(1.0 - LEVEL)

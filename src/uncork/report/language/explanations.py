@@ -7,6 +7,7 @@ from uncork.report.language.compare import LEVEL, Difference, difference
 from uncork.report.language.tables import SCORES
 from uncork.report.language.trials import Arm, Trial
 from uncork.report.tables import Table, unmarked
+from uncork.results import perplexity_text
 
 
 SHOWN, FOUND = "would show as", "found"
@@ -37,14 +38,17 @@ class Answer:
     word: str
 
 
-def answer(trial: Trial, role: str, other: str, comparisons: int) -> Answer | None:
-    """None where a head has no finished run. A head stands at the setting with the lowest on valid."""
-    arm = trial.compared(role)
-    control = trial.control(arm, other) if arm else None
-    if arm is None or control is None:
-        return None
+def answers(trial: Trial, role: str, other: str, comparisons: int) -> list[Answer]:
+    """One for each size that both heads have. A head stands at the setting with the lowest on valid."""
+    pairs = [(arm, trial.control(arm, other)) for arm in trial.best_by_size(role)]
+    return [_answer(arm, control, comparisons) for arm, control in pairs if control]
+
+
+def _answer(arm: Arm, control: Arm, comparisons: int) -> Answer:
     valid, test = (mean(arm.values(name)) - mean(control.values(name)) for name in SCORES)
-    return Answer(arm, control, valid, test, _word(difference(arm, control), comparisons))
+    diverged = arm.diverged or control.diverged
+    word = "open: diverged" if diverged else _word(difference(arm, control), comparisons)
+    return Answer(arm, control, valid, test, word)
 
 
 def _word(found: Difference | None, comparisons: int) -> str:
@@ -58,17 +62,21 @@ def _word(found: Difference | None, comparisons: int) -> str:
     return f"yes{alone}" if found.valid < 0 else f"on test only{alone}"
 
 
+def _where(trial: Trial, found: Answer) -> str:
+    """At which size, where there are several, and whether more than the head differs."""
+    size = trial.size_name(found.arm)
+    text = f", at {size}" if size else ""
+    return text + (", with widths or batch of its own" if found.arm.setting != found.control.setting else "")
+
+
 def explanation_table(trial: Trial, comparisons: int) -> Table | None:
-    """A row for each question that the runs can be asked."""
+    """A row for each question that the runs can be asked, at each size of the model."""
     rows = []
     for name, shown, role, other in QUESTIONS:
-        found = answer(trial, role, other, comparisons)
-        if found:
+        for found in answers(trial, role, other, comparisons):
             seeds = f"{len(found.arm.runs)} and {len(found.control.runs)}"
-            if found.arm.setting != found.control.setting:
-                shown += ", with widths or batch of its own"
-            gaps = f"{found.valid:+.2f}", f"{found.test:+.2f}"
-            rows.append(unmarked(name, shown, seeds, *gaps, found.word))
+            gaps = (perplexity_text(gap, "+.2f") for gap in (found.valid, found.test))
+            rows.append(unmarked(name, shown + _where(trial, found), seeds, *gaps, found.word))
     columns = ["explanation", SHOWN, "seeds", "on valid", "on test", FOUND]
     caption = "Which explanation holds: differences of mean perplexity"
     return Table(caption, columns, rows, (SHOWN, FOUND)) if rows else None

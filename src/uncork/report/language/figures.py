@@ -10,6 +10,7 @@ import numpy as np
 from uncork.report.figures import STYLES, Figure, finish, new_axes
 from uncork.report.language.reading import curve_reading
 from uncork.report.language.trials import Arm, Trial
+from uncork.results import DIVERGED, perplexity_text
 
 
 if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
@@ -87,7 +88,7 @@ def gap_figure(trial: Trial) -> Figure:
         if not shared:
             continue
         _line(axes, [epoch for epoch, _ in shared], [gap for _, gap in shared], look[arm.label], arm.label)
-        texts.append(f"{arm.label} {shared[-1][1]:+.2f}")
+        texts.append(f"{arm.label} {perplexity_text(shared[-1][1], '+.2f')}")
     late = _late(trial)
     axes.set_xlim(left=late - 0.5)
     axes.locator_params(axis="x", integer=True)
@@ -203,8 +204,9 @@ def _late(trial: Trial) -> int:
 
 
 def _fit_height(axes: "Axes", first: int) -> None:
-    """Let the lines fill the picture from epoch `first` on; what came before may leave it at the top."""
-    values = [y for line in axes.lines for x, y in np.asarray(line.get_xydata()) if x >= first]
+    """Let the lines fill the picture from epoch `first` on; what came before, or diverged, may leave it."""
+    points = [point for line in axes.lines for point in np.asarray(line.get_xydata())]
+    values = [y for x, y in points if x >= first and abs(y) <= DIVERGED]
     if values:
         margin = 0.06 * (max(values) - min(values)) or 1.0
         axes.set_ylim(min(values) - margin, max(values) + margin)

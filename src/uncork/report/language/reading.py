@@ -18,8 +18,9 @@ from uncork.report.language.compare import (
 )
 from uncork.report.language.runs import LABELS, Run
 from uncork.report.language.tables import SCORES, p_value, published
-from uncork.report.language.trials import Trial
+from uncork.report.language.trials import Trial, budget_changes, short
 from uncork.report.reading import share
+from uncork.results import perplexity_text
 
 
 def verdict(trial: Trial) -> list[str]:
@@ -75,7 +76,8 @@ def _untested(trial: Trial) -> list[str]:
     texts = []
     for arm, control in untested(trial):
         gaps = [mean(arm.values(name)) - mean(control.values(name)) for name in SCORES]
-        texts.append(f"{arm.label} against {control.label} {gaps[1]:+.2f} (valid {gaps[0]:+.2f})")
+        valid, test = (perplexity_text(gap, "+.2f") for gap in gaps)
+        texts.append(f"{arm.label} against {control.label} {test} (valid {valid})")
     return [f"Not tested, for the control has one seed: {'; '.join(texts)}."] if texts else []
 
 
@@ -99,23 +101,25 @@ def _outcome(found: Difference, comparisons: int) -> str:
 
 def _missing(trial: Trial) -> list[str]:
     """Controls without which a learned function shows nothing."""
-    roles = {arm.role for arm in trial.arms}
     lines = []
-    for role, controls in CONTROLS.items():
-        absent = [LABELS[control] for control in controls if control not in roles]
-        if role in roles and absent:
+    for arm in [arm for role in CONTROLS for arm in trial.best_by_size(role)]:
+        absent = [LABELS[role] for role in CONTROLS[arm.role] if trial.control(arm, role) is None]
+        size = trial.size_name(arm)
+        if absent:
             lines.append(
-                f"{LABELS[role]} has no finished run of {' or '.join(absent)} to be compared with: "
-                "without these controls it cannot be said what a gain is due to."
+                f"{LABELS[arm.role]}{f' at {size}' if size else ''} has no finished run of "
+                f"{' or '.join(absent)} to be compared with: without these controls it cannot be said what "
+                "a gain is due to."
             )
     return lines
 
 
 def conditions(trial: Trial) -> list[str]:
     """How the runs were made, and what the published numbers beside them are."""
-    lines = [f"All runs: {trial.details}.", _convergence(trial), sources(trial)]
-    changes = sorted({change for run in trial.runs for change in _budget_changes(run)})
-    if changes and any(published(arm) for arm in trial.arms):
+    lines = [f"All runs: {trial.details}.", _shared(trial)]
+    lines += [_diverged(trial), _convergence(trial), sources(trial)]
+    changes = sorted({change for run in trial.runs for change in budget_changes(run)})
+    if changes and any(published(arm.runs[0]) for arm in trial.arms):
         lines.append(
             f"The published numbers are those of the recipes as they stand; these runs change "
             f"{', '.join(changes)}."
@@ -126,6 +130,12 @@ def conditions(trial: Trial) -> list[str]:
     return [line for line in lines if line]
 
 
+def _shared(trial: Trial) -> str | None:
+    if not trial.shared:
+        return None
+    return f"All change in their recipes, and are named without it: {', '.join(map(short, trial.shared))}."
+
+
 def limits(trial: Trial) -> list[str]:
     """Seeds and settings: what the means leave open."""
     return [line for line in (_seeds(trial), _text_alone(trial), *_settings(trial)) if line]
@@ -134,7 +144,7 @@ def limits(trial: Trial) -> list[str]:
 def _settings(trial: Trial) -> list[str]:
     """What was tried at several settings, and where the softmax compared with has some of its own."""
     lines = []
-    best = [f"{arms[0].label} of {len(arms)}" for arms in trial.tuned.values()]
+    best = [f"{arms[0].label} of {len(arms)}" for arms in trial.tuned]
     if best:
         lines.append(
             f"Tried at several settings; lowest mean valid perplexity: {'; '.join(best)}. As a control, a "
@@ -144,14 +154,6 @@ def _settings(trial: Trial) -> list[str]:
     if pairs:
         lines.append(f"Compared with softmax at settings of its own: {'; '.join(pairs)}.")
     return lines
-
-
-def _budget_changes(run: Run) -> list[str]:
-    names = [change.partition("=")[0] for change in run.overrides or ()]
-    budget = ("epochs", "max_steps", "data.limit_tokens", "precision", "optim.", "model.head.products")
-    return [
-        change for change, name in zip(run.overrides or (), names, strict=True) if name.startswith(budget)
-    ]
 
 
 def _seeds(trial: Trial) -> str:
@@ -184,16 +186,28 @@ def _text_alone(trial: Trial) -> str | None:
     )
 
 
+def _diverged(trial: Trial) -> str | None:
+    texts = [_one(trial, run) for run in trial.runs if run.diverged]
+    if not texts:
+        return None
+    return f"Diverged, to a perplexity over 1e6 in the end: {'; '.join(texts)}."
+
+
 def _convergence(trial: Trial) -> str | None:
-    ends = [run for run in trial.runs if run.metrics]
-    falling = [run for run in ends if run.best_epoch == run.metrics[-1]["epoch"]]
+    """Of the runs that did not diverge, whether they had come to an end."""
+    ends = [run for run in trial.runs if run.metrics and not run.diverged]
+    last = [run for run in ends if run.best_epoch == run.metrics[-1]["epoch"]]
+    other = "other " if any(run.diverged for run in trial.runs) else ""
     if not ends:
         return None
-    if not falling:
-        return "Every run had its lowest valid perplexity before its last epoch."
+    if not last:
+        return f"Every {other}run had its lowest valid perplexity before its last epoch."
+    text = f"{share(len(last), len(ends))} {other}runs had their lowest valid perplexity in the last epoch: "
+    if trial.budget["optim.decay_epoch"] is None:
+        return f"{text}they were still improving, so heads are compared at this budget, not converged."
     return (
-        f"{share(len(falling), len(ends))} runs had their lowest valid perplexity in the last epoch: they "
-        "were still improving, so heads are compared at this budget, not converged."
+        f"{text}their rates fell to the end, which makes the last epoch the best whether or not a run has "
+        "converged, so heads are compared at this budget."
     )
 
 
@@ -218,12 +232,22 @@ def left_out(trial: Trial) -> list[str]:
     """Runs that are in no mean."""
     lines = []
     if trial.unfinished:
-        texts = [_unfinished(run) for run in trial.unfinished]
+        texts = [_unfinished(trial, run) for run in trial.unfinished]
         lines.append(f"Not finished, and in no mean: {'; '.join(texts)}.")
     if trial.repeated:
-        texts = [f"{run.name} seed {run.seed} of {run.started}" for run in trial.repeated]
+        texts = [f"{_one(trial, run)} of {run.started or 'an unknown time'}" for run in trial.repeated]
         lines.append(f"Run again later with the same seed, which counts instead: {'; '.join(texts)}.")
+    if trial.forked:
+        texts = [_forked(trial, run) for run in trial.forked]
+        lines.append(f"Went on in two ways from one start, and the other counts: {'; '.join(texts)}.")
     return lines
+
+
+def _forked(trial: Trial, run: Run) -> str:
+    result, carried = run.result or {}, "carried in a file that loses digits, " if run.is_carried else ""
+    valid, test = (perplexity_text(result[f"{split}_perplexity"]) for split in ("valid", "test"))
+    scores = f"valid {valid}, test {test}"
+    return f"{_one(trial, run)} of {run.started} ({carried}{scores})"
 
 
 def commands(trial: Trial) -> list[str]:
@@ -246,20 +270,26 @@ def commands(trial: Trial) -> list[str]:
 
 def carried(trial: Trial) -> list[str]:
     """Runs that went on elsewhere, and not exactly."""
-    texts = [f"{run.name} seed {run.seed}" for run in trial.runs if (run.result or {}).get("packed")]
+    texts = [_one(trial, run) for run in trial.runs if run.is_carried]
     return [f"Carried between machines in a file that loses digits: {'; '.join(texts)}."] if texts else []
 
 
-def _unfinished(run: Run) -> str:
-    text = f"{run.name} seed {run.seed}, {share(len(run.metrics), run.config['epochs'])} epochs"
+def _one(trial: Trial, run: Run) -> str:
+    """A run as the tables call it: its recipe may have other runs, with other settings."""
+    return f"{trial.name_of(run)} seed {run.seed}"
+
+
+def _unfinished(trial: Trial, run: Run) -> str:
+    text = f"{_one(trial, run)}, {share(len(run.metrics), run.config['epochs'])} epochs"
     if not run.metrics:
         return text
-    return f"{text}, lowest valid perplexity {min(line['valid_perplexity'] for line in run.metrics):.2f}"
+    lowest = min(line["valid_perplexity"] for line in run.metrics)
+    return f"{text}, lowest valid perplexity {perplexity_text(lowest)}"
 
 
 def sources(trial: Trial) -> str | None:
     """Where the published columns come from."""
-    used = {source for arm in trial.arms for source in published(arm)}
+    used = {source for arm in trial.arms for source in published(arm.runs[0])}
     if not used:
         return None
     names = "; ".join(f"{source}: {text}" for source, text in SOURCES.items() if source in used)
@@ -268,5 +298,5 @@ def sources(trial: Trial) -> str | None:
 
 def curve_reading(rows: Sequence[tuple[str, float, int]]) -> str:
     """Lowest mean of each line: (label, perplexity, epoch)."""
-    texts = [f"{label} {value:.2f} (epoch {epoch})" for label, value, epoch in rows]
+    texts = [f"{label} {perplexity_text(value)} (epoch {epoch})" for label, value, epoch in rows]
     return f"Lowest mean over seeds: {'; '.join(texts)}."

@@ -1,15 +1,18 @@
 """One language-model run as its record tells it, finished or not."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import product
 from pathlib import PurePath
 from statistics import median
 from typing import Any
 
-from uncork.recipes.bundle import described
+from uncork.recipes import RECIPES
+from uncork.recipes.bundle import described, was_carried
 from uncork.recipes.command import command
+from uncork.results import DIVERGED
 
 
 # What tells arms apart in pictures and tests: the kind of head, then of function.
@@ -27,23 +30,49 @@ LABELS = {
 }
 ROLES = {"Scale": "temperature", "SigSoftmax": "sigsoftmax", "MonotoneNetwork": "monotone"}
 
+WIDTHS = ("model.embedding", "model.hidden", "model.layers", "model.last_hidden", "model.tied")
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """How large a model is but for its head; `width` is that of the vector the head reads."""
+
+    width: int
+    embedding: int
+    hidden: int
+    layers: int
+    tied: bool
+
+    def beside(self, others: Iterable["Size"]) -> str:
+        """In what it differs from others, in words."""
+        sizes = [asdict(self), *map(asdict, others)]
+        names = [name for name in sizes[0] if len({size[name] for size in sizes}) > 1]
+        if all(size["width"] == size["embedding"] for size in sizes):  # one number, told once
+            names = [name for name in names if name != "embedding"]
+        texts = {"tied": "tied" if self.tied else "not tied"}
+        return ", ".join(texts.get(name, f"{name} {sizes[0][name]}") for name in names)
+
 
 @dataclass(frozen=True)
 class Run:
     """The parts of a run folder; `result` is None where the run has not ended."""
 
     config: dict[str, Any]
-    overrides: tuple[str, ...] | None  # against its recipe; None where that is not one of this package
+    overrides: tuple[str, ...] | None  # against its recipe; None where they cannot be told
     metrics: list[dict[str, Any]]
     provenance: dict[str, Any]
     result: dict[str, Any] | None
+    corpus: str  # the name or folder of its text
+    text: str | None = None  # the fingerprint of that text, where it is known
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "Run":
         """From a line of a bundle, or from what `run_record` reads in a folder."""
         record = described(record)
         changes = None if record["overrides"] is None else tuple(record["overrides"])
-        return cls(record["config"], changes, record["metrics"], record["provenance"], record["result"])
+        config, result = record["config"], record["result"]
+        corpus, text = config["data"]["corpus"], (result or {}).get("corpus_fingerprint")
+        return cls(config, changes, record["metrics"], record["provenance"], result, corpus, text)
 
     @property
     def name(self) -> str:
@@ -58,17 +87,31 @@ class Run:
         return self.provenance.get("started") or ""
 
     @property
+    def is_carried(self) -> bool:
+        """Whether it has gone on from a file that loses digits."""
+        return was_carried(self.result)
+
+    @property
+    def is_mixture(self) -> bool:
+        return self.config["model"]["head"]["kind"] == "mixture"
+
+    @property
+    def size(self) -> Size:
+        model = self.config["model"]
+        width = model["last_hidden"] or model["embedding"]
+        return Size(width, model["embedding"], model["hidden"], model["layers"], model["tied"])
+
+    @property
     def role(self) -> str:
         """A key of `LABELS`."""
         head = self.config["model"]["head"]
         function = head["function"]
-        mixture = head["kind"] == "mixture"
         if function is None:
-            return "mos" if mixture else "softmax"
+            return "mos" if self.is_mixture else "softmax"
         random = function["options"].get("init") == "random"
         if function["frozen"]:  # nothing is learned, whatever its name
-            return "plif_frozen" if function["name"] == "PLIF" and random and not mixture else "other"
-        if mixture:
+            return "plif_frozen" if function["name"] == "PLIF" and random and not self.is_mixture else "other"
+        if self.is_mixture:
             return "mos_plif" if function["name"] == "PLIF" else "other"
         if function["name"] == "PLIF":
             return "plif_authors" if random else "plif"
@@ -85,7 +128,7 @@ class Run:
         if self.role != "other":
             return LABELS[self.role]
         head = self.config["model"]["head"]
-        name = ("MoS with " if head["kind"] == "mixture" else "") + head["function"]["name"]
+        name = ("MoS with " if self.is_mixture else "") + head["function"]["name"]
         return f"{name}, frozen" if head["function"]["frozen"] else name
 
     @property
@@ -110,8 +153,8 @@ class Run:
         steps = [origin.get("step", 0) for origin in self.origins] + [math.inf]
         found = []
         for origin, first, last in zip(self.origins, steps[:-1], steps[1:], strict=True):
-            if origin.get("started"):
-                start = datetime.fromisoformat(origin["started"]).timestamp()
+            start = _moment(origin.get("started"))
+            if start is not None:
                 length = sum(line["seconds"] for line in self.metrics if first < line["step"] <= last)
                 found.append((start, start + length))
         return found
@@ -149,10 +192,33 @@ class Run:
         return None if self.best is None else self.best["epoch"]
 
     @property
+    def diverged(self) -> bool:
+        """Whether perplexity had no bounds in the end."""
+        scores = [line["valid_perplexity"] for line in self.metrics[-1:]]
+        if self.result is not None:
+            scores += [self.result[f"{split}_perplexity"] for split in ("valid", "test")]
+        return any(score > DIVERGED for score in scores)
+
+    @property
+    def changes_unknown(self) -> bool:
+        """Whether it may be any change of a recipe of this package: another version configured it."""
+        return self.overrides is None and self.name in RECIPES
+
+    @property
     def command(self) -> str:
         if self.overrides is None:
-            return f"{self.name}: not a recipe of this package"
+            unknown = self.changes_unknown
+            why = "configuration of another version" if unknown else "not a recipe of this package"
+            return f"{self.name}: {why}"
         return command(self.config, [_without_place(change) for change in self.overrides])
+
+
+def _moment(text: str | None) -> float | None:
+    """None where it is not known, or the record was edited."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
 
 
 def _without_place(change: str) -> str:

@@ -1,15 +1,14 @@
 """Tables of language-model runs: perplexities beside the published ones, costs, tests, slopes, runs."""
 
-import math
 from statistics import mean
 from typing import Any
 
 from uncork.recipes.published import COSTS, LEARNED_SLOPES, NUMBERS, Published
 from uncork.report.language.compare import LEVEL, Difference, mean_difference, to_controls, to_softmax
 from uncork.report.language.runs import Run
-from uncork.report.language.trials import Arm, Trial, label_of
-from uncork.report.summary import Spread
+from uncork.report.language.trials import Arm, Trial, begins_elsewhere, recipe_changes
 from uncork.report.tables import Table, unmarked
+from uncork.results import perplexity, perplexity_text, spread_text
 
 
 NONE = "–"
@@ -19,7 +18,7 @@ SLOPES = {"mean": "mean", "std": "std", "min": "least", "max": "greatest"}
 
 def perplexity_table(trial: Trial) -> Table:
     """Training, valid and test of each arm, its difference to softmax, and what others published."""
-    printed = {arm.label: published(arm) for arm in trial.arms}
+    printed = {arm.label: published(arm.runs[0]) for arm in trial.arms}
     sources = list(dict.fromkeys(source for numbers in printed.values() for source in numbers))
     best = {name: min(arm.spread(name).mean for arm in trial.arms) for name in SCORES}
     rows = []
@@ -27,9 +26,9 @@ def perplexity_table(trial: Trial) -> Table:
         row = unmarked(arm.label, str(len(arm.runs)), _training(arm))
         for name in SCORES:
             found = arm.spread(name)
-            row.append((plus_minus(found), found.mean == best[name]))
+            row.append((spread_text(found.mean, found.std), found.mean == best[name]))
         gap = mean_difference(trial, arm)
-        row += unmarked(NONE if gap is None else f"{gap:+.2f}")
+        row += unmarked(NONE if gap is None else perplexity_text(gap, "+.2f"))
         row += unmarked(*(str(printed[arm.label].get(source, NONE)) for source in sources))
         rows.append(row)
     columns = ["head", "seeds", "training", "valid", "test", "test minus softmax"]
@@ -39,20 +38,21 @@ def perplexity_table(trial: Trial) -> Table:
     )
 
 
-def published(arm: Arm) -> dict[str, Published]:
-    """By source; neither a changed head, other text nor a finetuned run is what was published."""
-    elsewhere = ("data.corpus=", "data.limit_tokens=", "finetune=")
-    other_text = [c for c in arm.runs[0].overrides or () if c.startswith(elsewhere)]
-    if arm.changes or other_text:
+def published(run: Run) -> dict[str, Published]:
+    """By source; neither a changed head, other text nor a finetuned run is what was published.
+
+    Nor is one of which it is not known what it changes.
+    """
+    if run.overrides is None or recipe_changes(run) or begins_elsewhere(run):
         return {}
-    return {number.source: number for number in NUMBERS.get(arm.recipe, ())}
+    return {number.source: number for number in NUMBERS.get(run.name, ())}
 
 
 def _training(arm: Arm) -> str:
     """With dropout on, in the epoch whose weights are the result."""
     lines = [run.best for run in arm.runs]
-    known = [math.exp(line["train_nll"]) for line in lines if line and line.get("train_nll") is not None]
-    return f"{mean(known):.1f}" if known else NONE
+    known = [perplexity(line["train_nll"]) for line in lines if line and line.get("train_nll") is not None]
+    return perplexity_text(mean(known), ".1f") if known else NONE
 
 
 def _difference(found: Difference) -> list[str]:
@@ -66,11 +66,6 @@ def _over_text(found: Difference) -> list[str]:
 
 def p_value(p: float) -> str:
     return f"{p:.2g}" if p >= 0.0001 else "below 0.0001"
-
-
-def plus_minus(found: Spread, digits: int = 2) -> str:
-    text = f"{found.mean:.{digits}f}"
-    return text if found.std is None else f"{text} ± {found.std:.{digits}f}"
 
 
 def cost_table(trial: Trial) -> Table:
@@ -99,7 +94,7 @@ def cost_table(trial: Trial) -> Table:
 
 def _printed_cost(arm: Arm) -> tuple[str, str, str] | None:
     """Parameters, seconds and their ratio to softmax in the paper's table."""
-    if not published(arm) or arm.recipe not in COSTS:
+    if not published(arm.runs[0]) or arm.recipe not in COSTS:
         return None
     parameters, seconds = COSTS[arm.recipe]
     _, softmax = COSTS[f"{arm.recipe.partition('_')[0]}_softmax"]
@@ -148,8 +143,7 @@ def _load(trial: Trial, run: Run) -> tuple[tuple[str, int], ...]:
     beside: dict[str, float] = {}
     for other in trial.all_runs:
         if other is not run and run.seconds and other.provenance.get("hardware") == hardware:
-            corpus = other.config["data"]["corpus"]
-            beside[corpus] = beside.get(corpus, 0.0) + run.seconds_beside(other) / run.seconds
+            beside[other.corpus] = beside.get(other.corpus, 0.0) + run.seconds_beside(other) / run.seconds
     return tuple(sorted((corpus, round(number)) for corpus, number in beside.items() if round(number)))
 
 
@@ -201,22 +195,21 @@ def _moved(found: list[dict[str, Any]], key: str) -> str:
 def unfinished_table(trial: Trial) -> Table | None:
     """Runs that have not ended, at their lowest, beside what they would be compared with after that epoch."""
     rows = []
-    for run in sorted(trial.unfinished, key=lambda run: (label_of(run), run.seed)):
+    for run in sorted(trial.unfinished, key=lambda run: (trial.name_of(run), run.seed)):
         best = run.best
         if best is None:
             continue
-        control = trial.compared("mos" if run.role == "mos_plif" else "softmax")
+        control = trial.best_beside(run, "mos" if run.role == "mos_plif" else "softmax")
         train = best.get("train_nll")
-        numbers = NUMBERS.get(run.name, ())
         rows.append(
             unmarked(
-                label_of(run),
+                trial.name_of(run),
                 str(run.seed),
                 f"{run.metrics[-1]['epoch']} of {run.config['epochs']}",
-                NONE if train is None else f"{math.exp(train):.1f}",
-                f"{best['valid_perplexity']:.2f}",
+                NONE if train is None else perplexity_text(perplexity(train), ".1f"),
+                perplexity_text(best["valid_perplexity"]),
                 NONE if control is None else _compared(run, best["epoch"], control, trial),
-                ", ".join(f"{number.source} {number}" for number in numbers) or NONE,
+                ", ".join(f"{source} {number}" for source, number in published(run).items()) or NONE,
             )
         )
     columns = ["head", "seed", "epochs", "training", "lowest valid", "another head then", "published"]
@@ -232,9 +225,9 @@ def _compared(run: Run, epoch: int, control: Arm, trial: Trial) -> str:
     of_seed = [_valid(other, epoch) for other in [*control.runs, *begun] if other.seed == run.seed]
     known = [value for value in of_seed if value is not None]
     if known:
-        return f"{control.label}, same seed {known[0]:.2f}"
+        return f"{control.label}, same seed {perplexity_text(known[0])}"
     of_all = [_valid(other, epoch) for other in control.runs]
-    return NONE if None in of_all else f"{control.label} {mean(filter(None, of_all)):.2f}"
+    return NONE if None in of_all else f"{control.label} {perplexity_text(mean(filter(None, of_all)))}"
 
 
 def _valid(run: Run, epoch: int) -> float | None:
@@ -251,8 +244,8 @@ def run_table(trial: Trial) -> Table:
                 unmarked(
                     arm.label,
                     str(run.seed),
-                    f"{result['valid_perplexity']:.2f}",
-                    f"{result['test_perplexity']:.2f}",
+                    perplexity_text(result["valid_perplexity"]),
+                    perplexity_text(result["test_perplexity"]),
                     f"{run.best_epoch or NONE} of {result['epochs']}",
                     str(run.averaged_from or NONE),
                     f"{run.seconds:,.0f}",
