@@ -8,7 +8,7 @@ from typing import Any
 
 RESULTS = Path(__file__).with_name("results")
 README = Path(__file__).parents[1] / "README.md"
-PAGE = README.parent / "docs" / "kernels.md"
+PAGES = (README, *(README.parent / "docs" / name for name in ("speed.md", "kernels.md")))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command == "docs":
         from benchmarks import docs
 
-        return docs.run(chosen.results, chosen.page, README if chosen.page == PAGE else None)
+        return docs.run(chosen.results, chosen.pages)
 
     from benchmarks import cpu
 
@@ -137,9 +137,9 @@ def _add_presentations(commands: Any) -> None:
     """What makes figures and pages of the results."""
     plots = commands.add_parser("plots", help="figures of a GPU benchmark's CSV, and its page with them")
     plots.add_argument("csv", type=Path)
-    docs = commands.add_parser("docs", help="the newest GPU benchmark into its page and the README")
+    docs = commands.add_parser("docs", help="the newest GPU benchmark into its pages and the README")
     docs.add_argument("--results", type=Path, default=RESULTS, help="folder with the CSV")
-    docs.add_argument("--page", type=Path, default=PAGE, help="the Markdown file to fill")
+    docs.add_argument("--pages", type=Path, nargs="+", default=PAGES, help="the Markdown files to fill")
 
 
 # Written out, so that asking for help does not import torch; a test compares them with `benchmarks.groups`.

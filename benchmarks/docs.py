@@ -1,21 +1,27 @@
-"""The newest GPU benchmark and counters as sections of the documentation, between marks of a page."""
+"""The newest GPU benchmark and counters as sections of the documentation, between marks of its pages."""
 
 import csv
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import contenders as who
 from benchmarks.counters import SHAPES
-from benchmarks.groups import COMPONENTS, MODES, SPREADS
+from benchmarks.groups import COMPONENTS, GRAPH, KNOTS, MODES, SPREADS
+from benchmarks.origins import origins
 from benchmarks.page import tally
 from benchmarks.plots import AXES
 from benchmarks.roofline import fixed_order, roofline
-from benchmarks.rows import Block, Row, read
+from benchmarks.rows import Block, Row, by_block, read
 from benchmarks.table import markdown
 from benchmarks.targets import Verdict, verdicts
 from uncork.results import write_atomic
 
 
 BENCHMARK, COUNTERS = "gpu", "counters"  # what a file's name begins with, and the marks of its section
-HEADLINE, ROOFLINE, FIXED = "headline", "roofline", "fixed order"
+HEADLINE, RATIOS, ORIGINS = "headline", "ratio", "origins"
+ROOFLINE, FIXED = "roofline", "fixed order"
+NOTES = "notes.json"  # beside the CSV: what a reader must know of the rows of a commit
 HEADINGS = ["", "spread", "mode", "ms", "ratio", "target", "verdict", "extra MiB"]
 COUNTED = [
     "kernel", "head", "logits", "dtype", "us", "MB read", "MB written", "DRAM %", "L2 %", "L1 %", "issue %",
@@ -26,25 +32,37 @@ LEAST_MICROSECONDS = 20.0
 FACTS = ("hardware", "torch", "CUDA", "triton", "liger-kernel", "cut-cross-entropy", "commit")
 
 
-def run(results: Path, page: Path, readme: Path | None = None) -> int:
-    """Write the sections into the page, and one table into the README; 1 if there is nothing to write."""
+def run(results: Path, pages: Sequence[Path]) -> int:
+    """Fill what the pages have marks for; 1 if there is nothing to write."""
     path, counted = newest(results), newest(results, COUNTERS)
     if path is None:
         print(f"nothing to write: no gpu_*.csv in {results}")
         return 1
-    text = filled(page.read_text(encoding="utf-8"), section(path))
-    for kind, table in ((ROOFLINE, roofline), (FIXED, fixed_order)):
-        if _marks(kind)[0] in text:
-            text = filled(text, table(read(path)), kind)
-    if counted is not None:
-        text = filled(text, counters_section(counted), COUNTERS)
-    write_atomic(page, text.encode())
-    print("written:", page)
-    if readme is not None:
-        text = filled(readme.read_text(encoding="utf-8"), headline(path), HEADLINE)
-        write_atomic(readme, text.encode())
-        print("written:", readme)
+    content = sections(path) | ({COUNTERS: counters_section(counted)} if counted else {})
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        marked = [kind for kind in content if _marks(kind)[0] in text]
+        if not marked:
+            print(f"no marks to write between: {page}")
+            return 1
+        for kind in marked:
+            text = filled(text, content[kind], kind)
+        write_atomic(page, text.encode())
+        print("written:", page)
     return 0
+
+
+def sections(path: Path) -> dict[str, str]:
+    """What pages state of a CSV, by the marks it stands between."""
+    rows = read(path)
+    return {
+        BENCHMARK: section(path),
+        HEADLINE: headline(path),
+        RATIOS: ratios(rows),
+        ORIGINS: origins(rows, notes(path)),
+        ROOFLINE: roofline(rows),
+        FIXED: fixed_order(rows),
+    }
 
 
 def newest(results: Path, kind: str = BENCHMARK) -> Path | None:
@@ -78,6 +96,12 @@ def section(path: Path) -> str:
     return "\n\n".join(parts)
 
 
+def notes(path: Path) -> dict[str, str]:
+    """By commit."""
+    file = path.with_name(NOTES)
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
 def headline(path: Path) -> str:
     """The largest shape of a CSV at the first spread: what the README shows, a row for each contender."""
     rows = [row for row in read(path) if row.block.group == "large" and row.block.spread == SPREADS[0]]
@@ -87,6 +111,27 @@ def headline(path: Path) -> str:
         if row.ms is not None and row.beyond_mib is not None
     ]
     return markdown(["", f"ms, spread {SPREADS[0]:g}", "extra MiB"], lines)
+
+
+def ratios(rows: list[Row]) -> str:
+    """What PLIF takes against our softmax at each shape, the widest first: least and most over the spreads.
+
+    As a CUDA graph, where that was measured: what waits for the host says nothing of the GPU.
+    """
+    found: dict[tuple[int, str], dict[str, list[float]]] = {}
+    for block, row_of in by_block(rows).items():
+        plif, softmax = row_of.get(who.PLIF_), row_of.get(who.SOFTMAX)
+        # The other axes have sizes of their own; numbers of knots are compared elsewhere.
+        shown = not block.axis or (block.axis == "k" and block.knots == KNOTS)
+        if shown and plif and softmax and plif.ms and softmax.ms:
+            modes = found.setdefault((-block.width, _shape(block)), {})
+            modes.setdefault(block.mode, []).append(plif.ms / softmax.ms)
+    lines = []
+    for (_, shape), modes in sorted(found.items(), key=lambda item: item[0][0]):
+        told = modes.get(GRAPH) or next(iter(modes.values()))
+        ends = dict.fromkeys(f"{ratio:.2f}" for ratio in (min(told), max(told)))
+        lines.append([f"{shape}{', CUDA graph' if GRAPH in modes else ''}", " to ".join(ends)])
+    return markdown(["shape", "PLIF / softmax"], lines)
 
 
 def counters_section(path: Path) -> str:
@@ -127,10 +172,16 @@ def _rows_of(row: dict[str, str]) -> str:
 
 
 def _origin(rows: list[Row]) -> str:
-    """Where the rows come from; several values where they come from several runs."""
+    """Where the rows come from; several values where they come from several runs.
+
+    Of several commits a table of their own tells, and a run without a library has no row of it.
+    """
     facts = [dict(row.origin) for row in rows]
-    values = {key: " and ".join(dict.fromkeys(f[key] for f in facts if f.get(key))) for key in FACTS}
-    return ", ".join(f"{key} {value}" for key, value in values.items() if value).removeprefix("hardware ")
+    values = {key: dict.fromkeys(f[key] for f in facts if f.get(key)) for key in FACTS}
+    if len(values["commit"]) > 1:
+        del values["commit"]
+    told = {key: [v for v in found if v != "absent"] or list(found) for key, found in values.items()}
+    return ", ".join(f"{key} {' and '.join(v)}" for key, v in told.items() if v).removeprefix("hardware ")
 
 
 def _shape(block: Block) -> str:

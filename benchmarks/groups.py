@@ -10,6 +10,7 @@ SPREADS = (0.3, 3.5)
 CALLS, GRAPH, GRAPHED = "calls", "CUDA graph", "graphed calls"
 MODES = {CALLS: "calls", GRAPH: "graph", GRAPHED: "graphed"}  # and their names in narrow tables
 COMPONENTS = 15  # of mixtures
+KNOTS = 100_000  # of PLIF, where they are not what varies
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def _block(
     group: str,
     sizes: tuple[int, int, int],
     dtype: str,
-    knots: int = 100_000,
+    knots: int = KNOTS,
     components: int = 0,
     axis: str = "",
 ) -> Block:
@@ -71,7 +72,7 @@ def _wikitext2() -> list[Section]:
 def _scaling() -> list[Section]:
     """Time and memory against N, V and k, the others fixed."""
     tokens, width, words = SCALING
-    point = lambda axis, sizes, knots=100_000: _block("scaling", sizes, "bf16", knots, axis=axis)
+    point = lambda axis, sizes, knots=KNOTS: _block("scaling", sizes, "bf16", knots, axis=axis)
     ours = (who.SOFTMAX, who.PLIF_)
     along_n = [point("N", (n, width, words)) for n in (512, 2048, 8192, 32_768)]
     along_v = [point("V", (tokens, width, v)) for v in (4096, 16_384, 65_536, 262_144)]

@@ -49,7 +49,7 @@ def text(rows: list[Row], figures: tuple[tuple[str, str], ...] = ()) -> str:
         parts.append(f"## {group}")
         if group == "scaling":
             parts += [f"![{alt}]({name})" for alt, name in figures]
-            parts += _scaling(own)
+            parts += _scaling(own, several)
         else:
             for block, row_of in own.items():
                 parts.append(f"### {block}")
@@ -150,19 +150,24 @@ def _least(row_of: dict[str, Row]) -> str:
     )
 
 
-def _scaling(blocks: dict[Block, dict[str, Row]]) -> list[str]:
-    """One table of times and one of extra memory per axis and spread."""
+def _scaling(blocks: dict[Block, dict[str, Row]], several: bool) -> list[str]:
+    """One table of times, and one of extra memory where that is known, per axis, spread and mode."""
     parts = []
-    for axis, spread in dict.fromkeys((block.axis, block.spread) for block in blocks):
-        own = {b: row_of for b, row_of in blocks.items() if (b.axis, b.spread) == (axis, spread)}
+    for axis, spread, mode in dict.fromkeys((block.axis, block.spread, block.mode) for block in blocks):
+        wanted = axis, spread, mode
+        own = {b: row_of for b, row_of in blocks.items() if (b.axis, b.spread, b.mode) == wanted}
         names = list(dict.fromkeys(name for row_of in own.values() for name in row_of))
         first = next(iter(own))
         fixed = ", ".join(f"{k} {v}" for k, v in coordinates(first).items() if k != axis)
-        points = [str(coordinates(block)[axis]) for block in own]
+        points = [f"{axis} = {coordinates(block)[axis]}" for block in own]
+        parts.append(f"Against {axis}, with {fixed}, {first.dtype}, spread {spread:g}, {mode}:")
+        if several:
+            parts.append(_runs_of(points, own))
         for what, pick in (("ms", lambda row: row.ms), ("extra MiB", lambda row: row.beyond_mib)):
-            lines = [[name, *(_cell(row_of.get(name), pick) for row_of in own.values())] for name in names]
-            table = markdown([what, *(f"{axis} = {point}" for point in points)], lines)
-            parts.append(f"Against {axis}, with {fixed}, {first.dtype}, spread {spread:g}:\n\n{table}")
+            cells = [[_cell(row_of.get(name), pick) for row_of in own.values()] for name in names]
+            if what == "ms" or any(cell != "-" for line in cells for cell in line):
+                lines = [[name, *line] for name, line in zip(names, cells, strict=True)]
+                parts.append(markdown([what, *points], lines))
     reasons = {
         f"- {row.contender}: {row.failure}"
         for row_of in blocks.values()
@@ -170,6 +175,14 @@ def _scaling(blocks: dict[Block, dict[str, Row]]) -> list[str]:
         if row.failure
     }
     return parts + (["\n".join(sorted(reasons))] if reasons else [])
+
+
+def _runs_of(points: list[str], blocks: dict[Block, dict[str, Row]]) -> str:
+    """Which points of a table are of which run."""
+    found: dict[str, list[str]] = {}
+    for point, row_of in zip(points, blocks.values(), strict=True):
+        found.setdefault(_run_of(next(iter(row_of.values()))), []).append(point)
+    return " ".join(f"{run} ({', '.join(of)})." for run, of in found.items())
 
 
 def coordinates(block: Block) -> dict[str, int]:

@@ -15,8 +15,8 @@ ROOFLINE = [
     "floor, ms", "measured, ms", "measured / floor",
 ]  # fmt: skip
 FIXED = [
-    "tokens x width x words", "dtype", "mode", "any order, ms", "fixed order, ms", "ratio", "extra MiB, any",
-    "extra MiB, fixed",
+    "tokens x width x words", "dtype", "spread", "mode", "any order, ms", "fixed order, ms", "ratio",
+    "extra MiB, any", "extra MiB, fixed",
 ]  # fmt: skip
 
 
@@ -36,15 +36,17 @@ def roofline(rows: list[Row]) -> str:
 
 def fixed_order(rows: list[Row]) -> str:
     """PLIF after `torch.use_deterministic_algorithms(True)` beside PLIF as it is."""
-    lines = []
-    for block, row_of in by_block(rows).items():
+    lines, blocks = [], by_block(rows)
+    # Rows of several runs come in no order of spreads.
+    shapes = list(dict.fromkeys((block.sizes, block.dtype) for block in blocks))
+    place = lambda block: (shapes.index((block.sizes, block.dtype)), block.spread)
+    for block, row_of in sorted(blocks.items(), key=lambda item: place(item[0])):
         free, fixed = row_of.get(who.PLIF_), row_of.get(who.DETERMINISTIC)
         if free and fixed and free.ms and fixed.ms:
             memory = ["" if row.beyond_mib is None else f"{row.beyond_mib:.0f}" for row in (free, fixed)]
             ratio = f"{fixed.ms / free.ms:.2f}x"
-            lines.append(
-                [_sizes(block), block.dtype, MODES[block.mode], _ms(free.ms), _ms(fixed.ms), ratio, *memory]
-            )
+            setting = [_sizes(block), block.dtype, f"{block.spread:g}", MODES[block.mode]]
+            lines.append([*setting, _ms(free.ms), _ms(fixed.ms), ratio, *memory])
     return markdown(FIXED, lines)
 
 

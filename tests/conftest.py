@@ -16,6 +16,12 @@ def pytest_configure(config):
         interpreter.speed_up()
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """What a test draws does not depend on the tests before it in its process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def poisoned_allocations(monkeypatch):
     """Fill fresh memory with NaN (or a huge integer): code that leaves some unwritten fails."""

@@ -1,12 +1,14 @@
-"""What the documentation says of PLIF's settings on the embedded corpus is what the runs were."""
+"""What the documentation says of the embedded corpus is what the runs were."""
 
 import json
+import re
 from statistics import mean, stdev
 
 from tests.documented import ROOT, assert_told, page, table, welch
 from uncork.lm.config_io import flat
 
 
+PAGE = "lm-embedded.md"
 SEEDS = [0, 1, 2, 3, 4]
 FUNCTION = "model.head.function."
 # Label, recipe, and what a run changes of the function.
@@ -72,7 +74,33 @@ def rows() -> list[str]:
 
 
 def test_the_table_is_that_of_the_runs():
-    assert table("lm-results.md", "embedded ablation") == rows()
+    assert table(PAGE, "embedded ablation") == rows()
+
+
+def test_what_is_said_of_the_heads():
+    """As the report's tests find it."""
+    report = (ROOT / "results" / "lm-embedded.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) against (softmax|MoS) \|(.*)\|$", report, re.MULTILINE)
+    found = {(head, other): [cell.strip() for cell in cells.split("|")] for head, other, cells in rows}
+    beside = {head: cells for (head, other), cells in found.items() if other == "softmax"}
+    assert {head for head, cells in beside.items() if cells[-1] != "no"} == {"MoS"}
+    pointwise = {head: cells for head, cells in beside.items() if not head.startswith("MoS")}
+    on_test = lambda head: float(pointwise[head][1])
+    low, high = min(pointwise, key=on_test), max(pointwise, key=on_test)
+    assert (low, high) == ("monotone network", "PLIF, the authors' start") and len(pointwise) == 6
+    (level,) = re.findall(r"15 comparisons are made .* only p below 0\.05/15 = ([0-9.]+) is", report)
+    mixture, both = beside["MoS"], found["MoS with PLIF", "MoS"]
+    with_plif = [run for run in runs() if run["config"]["name"] == "embedded_mos_plif"]
+    told = (
+        f"MoS is {mixture[1].lstrip('-')} below softmax on test ({mixture[2]})",
+        f"from {-on_test(low):.2f} below, the monotone network (p = {pointwise[low][3]}), to "
+        f"{on_test(high):.2f} above, PLIF from the authors' random start (p = {pointwise[high][3]}, where "
+        f"fifteen comparisons ask for {level})",
+        f"It is {both[1].lstrip('+')} above the mixture without (p = {both[3]}, not clear), with a standard "
+        f"deviation of {stdev(run['result']['test_perplexity'] for run in with_plif):.2f} over seeds",
+    )
+    assert both[-1] == "no"
+    assert_told(told, page(PAGE))
 
 
 def test_what_is_said_of_the_ablation():
@@ -97,4 +125,4 @@ def test_what_is_said_of_the_ablation():
         f"{gap('rate 200, random start', 'rate 200', 'test'):.2f} higher on test "
         f"(p = {p('rate 200, random start', 'rate 200'):.2f})",
     )
-    assert_told(told, page())
+    assert_told(told, page(PAGE))

@@ -8,8 +8,6 @@ import statistics
 import pytest
 
 from tests.documented import ROOT, welch
-from uncork.report.load import load
-from uncork.report.summary import comparisons, panels
 
 
 PENN = ROOT / "results" / "penn-epochs"
@@ -19,6 +17,7 @@ CONTENDERS = {
     "PLIF, 100,000 knots": "uncork PLIF k=1e5",
     "monotone network, 10 units": "uncork MonotoneNetwork(10)",
     "mixture of 5 softmaxes": "uncork MoS K=5",
+    "mixture of 5 softmaxes, torch eager": "torch eager MoS K=5",
 }
 
 
@@ -40,9 +39,7 @@ def test_the_readme_states_the_newest_cpu_benchmark():
     found = measured()
     lines = (ROOT / "README.md").read_text().splitlines()
     for label, contender in CONTENDERS.items():
-        (line,) = [
-            text for text in lines if re.match(rf"\| {re.escape(label)}( \(|\s*\|)", text) and "x" in text
-        ]
+        (line,) = [text for text in lines if re.match(rf"\| {re.escape(label)}\s*\|", text) and "x" in text]
         cells = [re.findall(r"\d+\.\d\dx", cell) for cell in line.split("|")[2:4]]
         assert [tuple(cell) for cell in cells] == [found[contender, words] for words in ("10000", "50000")], (
             line
@@ -79,28 +76,6 @@ def test_the_embedded_table_is_that_of_the_committed_runs():
         assert f"| {label} | {' | '.join(cells)} |" in page, label
     entropies = {round(run["true_cross_entropy"], 3) for run in truth}
     assert entropies == {3.315} and "3.315 nats" in page
-
-
-def test_plif_has_the_lower_kl_in_every_combination_committed():
-    tried, gains = 0, []
-    for name in ("small", "full"):
-        text = (ROOT / "results" / f"synthetic-{name}.md").read_text(encoding="utf-8")
-        (said,) = re.findall(
-            r"LMS, PLIF beats .* of (\d+) combinations .* KL alone it is ahead in (\d+),", text
-        )
-        assert said[0] == said[1]
-        tried += int(said[0])
-        cells = load([ROOT / "results" / f"synthetic-{name}.jsonl"]).cells
-        gains += [100.0 * each.gain for each in comparisons(panels(cells)) if each.head == "plif"]
-    assert len(gains) == tried
-    told = (
-        f"has a lower KL than softmax and than a mixture in each of the {tried} combinations of the "
-        f"committed results, by {min(gains):.2f} % to {max(gains):.0f} %, by "
-        f"{statistics.median(gains):.1f} % in the median"
-    )
-    for page in ("README.md", "docs/index.md", "docs/getting-started.md"):
-        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        assert told in text
 
 
 Perplexities = dict[str, dict[int, float]]  # by seed and epoch

@@ -3,11 +3,13 @@
 import csv
 import json
 import math
+import re
 import statistics
 
 from benchmarks import penn_heads
-from tests.documented import ROOT, table, welch
+from tests.documented import ROOT, assert_told, page, table, welch
 from tests.test_measured_numbers import Perplexities, after, penn_runs
+from uncork.recipes import build
 
 
 FIRST = ROOT / "results" / "penn-first"
@@ -81,22 +83,29 @@ def seconds(name: str, file: str) -> list[float]:
 
 def test_seconds_of_runs_side_by_side():
     whole, training = seconds("seconds", "averaging.jsonl"), seconds("train_seconds", "heads.jsonl")
-    page = (ROOT / "docs" / "lm-earlier-runs.md").read_text()
-    assert f"three runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
+    told = [f"three runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each"]
     whole = seconds("seconds", "heads.jsonl")
-    assert f"four runs side by side at {min(whole):.1f} to {max(whole):.1f} seconds an epoch each" in page
-    page = (ROOT / "docs" / "sweep.md").read_text()
+    told += [f"four at {min(whole):.1f} to {max(whole):.1f}"]
+    assert_told(told, page("lm-earlier-runs.md"))
     alone = float(step_rows("2026-11-16")[0].split(" | ")[-1].strip(" |"))
-    assert f"| 1 | - | {alone:.1f} |" in page
     runs = [json.loads(line)["metrics"] for line in (FIRST / "heads.jsonl").read_text().splitlines()]
     steps = [run[-1]["step"] / run[-1]["epoch"] for run in runs]
     ms = 1e3 * statistics.mean(time / number for time, number in zip(training, steps, strict=True))
-    assert f"| 4 | {min(training):.1f} to {max(training):.1f} | {ms / len(runs):.1f} |" in page
+    told = (
+        f"| 1 | - | {alone:.1f} |",
+        f"| 4 | {min(training):.1f} to {max(training):.1f} | {ms / len(runs):.1f} |",
+    )
+    assert_told(told, page("sweep.md"))
 
 
 def test_steps():
     assert table("lm.md", "training steps") == step_rows("2026-11-16")
     assert table("lm.md", "all ways") == step_rows("2026-11-15")
+    batches = [build(recipe).data.batch_size for recipe in ("penn_mos", "penn_softmax")]
+    widths = [build(recipe).model.hidden for recipe in ("penn_mos", "penn_softmax")]
+    assert widths[0] < widths[1]
+    told = ("a batch of {} where the others have {}, and narrower layers".format(*batches),)
+    assert_told(told, page("lm.md"))
 
 
 def test_four_heads():
@@ -121,25 +130,36 @@ def test_the_picture_of_four_heads(tmp_path):
 def test_what_is_said_of_four_heads():
     valid, train = heads("valid_nll"), heads("train_nll")
     ahead = lambda head, epoch: valid["penn_softmax"][epoch] - valid[head][epoch]
-    page = " ".join((ROOT / "docs" / "lm-earlier-runs.md").read_text().split())
     leads = [ahead("penn_plif", epoch) for epoch in (80, 81, 90, 104)]
-    assert "{:.2f} at epoch 80, {:.2f} at 81, {:.2f} at 90 and {:.2f} at 104".format(*leads) in page
     behind = [-ahead("penn_plif_frozen", epoch) for epoch in (81, 104)]
-    assert "{:.2f} behind at epoch 81 and {:.2f} at 104".format(*behind) in page
-    assert f"{-ahead('penn_temperature', 104):.2f} behind at 104" in page
     gaps = {head: [-ahead(head, epoch) for epoch in (41, 104)] for head in ("penn_plif", "penn_plif_frozen")}
-    assert f"rises from {gaps['penn_plif'][0]:.1f} towards 0" in page
-    assert "falls from {:.1f} to {:.1f} on valid".format(*gaps["penn_plif_frozen"]) in page
     ended = [json.loads(line)["result"] for line in (FIRST / "heads.jsonl").read_text().splitlines()]
     (result,) = [r for r in ended if r]
     scores = (result["valid_perplexity"], result["test_perplexity"])
-    assert "a valid perplexity of {:.2f} and a test perplexity of {:.2f}".format(*scores) in page
+    told = (
+        "{:.2f} at epoch 80, {:.2f} at 81, {:.2f} at 90 and {:.2f} at 104".format(*leads),
+        "{:.2f} behind at epoch 81 and {:.2f} at 104".format(*behind),
+        f"{-ahead('penn_temperature', 104):.2f} behind at 104",
+        f"rises from {gaps['penn_plif'][0]:.1f} towards 0",
+        "falls from {:.1f} to {:.1f} on valid".format(*gaps["penn_plif_frozen"]),
+        "a valid perplexity of {:.2f} and a test perplexity of {:.2f}".format(*scores),
+    )
+    assert_told(told, page("lm-earlier-runs.md"))
     assert all(train["penn_plif"][e] < train["penn_softmax"][e] for e in range(5, 105))
     assert all(train["penn_plif_frozen"][e] > train["penn_softmax"][e] for e in range(5, 105))
 
 
 def test_precision():
-    assert table("lm.md", "penn precision") == precision_rows()
+    rows = precision_rows()
+    assert table("lm.md", "penn precision") == rows
+    # The intervals of float32 minus bfloat16: none leaves out zero.
+    ends = {row.split(" | ")[0]: re.findall(r"\((-?[0-9.]+) to (-?[0-9.]+)\)", row)[0] for row in rows}
+    assert all(float(low) < 0 < float(high) for low, high in ends.values())
+    told = (
+        f"{ends['| epoch 8'][1]} in favour of bfloat16 at epoch 8 is not excluded",
+        f"neither is {ends['| epoch 10'][0].lstrip('-')} against it at epoch 10",
+    )
+    assert_told(told, page("lm.md"))
 
 
 def test_first_look():

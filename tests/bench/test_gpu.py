@@ -169,6 +169,22 @@ def test_a_page_of_several_runs_says_which_block_is_whose():
     assert "Commit 1f" not in page.text(rows[:1])
 
 
+def test_calls_and_replays_of_a_scaling_plot_have_tables_of_their_own():
+    few, many = (replace(BLOCK, group="scaling", axis="k", knots=knots) for knots in (100, 1000))
+    known = {"peak_bytes": 3 * 2**20, "gradient_bytes": 2**20}
+    rows = [
+        replace(row(who.PLIF_, 5.0, few, **known), origin=(("commit", "1f"),)),
+        replace(row(who.PLIF_, 7.0, many, **known), origin=(("commit", "2f"),)),
+        replace(row(who.PLIF_, 3.0, replace(few, mode=groups.GRAPH)), origin=(("commit", "1f"),)),
+    ]
+    calls, replays = page.text(rows).split("Against k")[1:]
+    assert "spread 0.3, calls:\n\nCommit 1f" in calls and "spread 0.3, CUDA graph:\n\nCommit 1f" in replays
+    assert "(k = 100). Commit 2f, sampled: not recorded (k = 1000).\n" in calls
+    assert "| uncork PLIF | 5.000   | 7.000    |" in calls and "| uncork PLIF | 2.000   | 2.000    |" in calls
+    assert "| uncork PLIF | 3.000   |" in replays and "extra MiB |" not in replays  # graphs tell none
+    assert "Commit" not in page.text(rows[:1])
+
+
 def test_a_fact_cannot_take_the_place_of_a_measurement():
     with pytest.raises(AssertionError, match="in the place of a measurement"):
         record(replace(row("a", 1.0), origin=(("samples", "many"),)))
