@@ -1,7 +1,8 @@
 """The pass over one chunk of logits in plain torch, for any device, dtype, function and option.
 
 It computes f, logsumexp, the loss, and dL/dz, with the responsibilities of mixture components known
-inside the chunk. `cpu_pass` does the same work, faster, for the commonest cases.
+inside the chunk. On a CPU closed forms go through it in pieces, whose tensors stay in the processor's
+caches and take no new memory. `cpu_pass` does the same work, faster, for the commonest cases.
 """
 
 import abc
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from uncork.ops.pointwise import value, value_and_vjp
-from uncork.ops.problem import Problem
+from uncork.ops.problem import Problem, pieces_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class AbstractPass(abc.ABC):
         """The gradients of the function's tensors over all chunks so far."""
 
 
-# Live at once per logit, as multiples of the logit's own size.
+# Live at once per logit of a piece, as multiples of the logit's own size.
 LIVE_COPIES = {
     "identity": 4,
     "scale": 5,
@@ -67,6 +68,10 @@ LIVE_COPIES = {
     "table": 14,
     "callable": 24,
 }
+# A call of these costs as much as many logits do: what is worked out anew for each is a table, or anything.
+WHOLE = ("table", "callable")
+# Logits of a piece for each thread: enough that starting an operation takes little of its time.
+PIECE = 2**17
 
 
 class TorchPass(AbstractPass):
@@ -75,6 +80,14 @@ class TorchPass(AbstractPass):
     def __init__(self, problem: Problem, function_grad: bool, size: int) -> None:
         copies = LIVE_COPIES[problem.form.kind] + (0 if problem.one_word else 3)
         self.bytes_per_logit = copies * problem.dtype.itemsize
+        self.piece_tokens: int | None = None
+        if problem.latent_NKD.device.type == "cpu" and problem.form.kind not in WHOLE:
+            # The gradient of a piece goes where its logits were; what else it takes, half the budget holds.
+            per_token = problem.latent_NKD.shape[1] * problem.weight_VD.shape[0]
+            room = min(PIECE * torch.get_num_threads(), size // 2 // self.bytes_per_logit)
+            self.piece_tokens = max(1, room // max(per_token, 1))
+            self.fixed_bytes = self.piece_tokens * per_token * self.bytes_per_logit
+            self.bytes_per_logit = problem.dtype.itemsize
         self.logits_dtype = problem.dtype
         self.function_grad = function_grad
         tokens, components, _ = problem.latent_NKD.shape
@@ -88,7 +101,23 @@ class TorchPass(AbstractPass):
             self.totals = [torch.zeros_like(t, dtype=wide(t)) for t in problem.form.tensors]
 
     def run(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
-        return self._kept(self._of_chunk(problem, logits_NKV, row_scale_N))
+        if self.piece_tokens is None:
+            return self._kept(self._of_piece(problem, logits_NKV, row_scale_N))
+        first = self.done
+        parts = zip(
+            problem.split(self.piece_tokens),
+            pieces_of(logits_NKV, self.piece_tokens),
+            pieces_of(row_scale_N, self.piece_tokens),
+            strict=False,
+        )
+        for part, part_NKV, scale_N in parts:
+            result = self._kept(self._of_piece(part, part_NKV, scale_N))
+            if result.dlogits_NKV is not None:
+                part_NKV.copy_(result.dlogits_NKV)
+        here = slice(first, self.done)
+        if row_scale_N is None:
+            return ChunkResult(self.losses_N[here])
+        return ChunkResult(self.losses_N[here], logits_NKV, self.dlog_priors_NK[here])
 
     def _kept(self, result: ChunkResult) -> ChunkResult:
         """What outlives the chunk, in memory for all of them: on a CPU a small tensor kept from each would
@@ -102,7 +131,7 @@ class TorchPass(AbstractPass):
         self.dlog_priors_NK[here] = result.dlog_prior_NK
         return replace(result, loss_N=self.losses_N[here], dlog_prior_NK=self.dlog_priors_NK[here])
 
-    def _of_chunk(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
+    def _of_piece(self, problem: Problem, logits_NKV: Tensor, row_scale_N: Tensor | None) -> ChunkResult:
         if row_scale_N is None:
             scores_NKV, vjp = value(problem.form, logits_NKV), None
         else:
