@@ -77,10 +77,14 @@ def run(commit: str | None, out: Path) -> int:
     rows: list[Counters] = []
     for case in CASES:
         try:
-            rows += _profiled(*case)
+            found = _profiled(*case)
         except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             print(f"no counters of {case}: {error}", flush=True)
             continue
+        if not found:
+            print(f"no counters of {case}: none of our kernels ran", flush=True)
+            continue
+        rows += found
         table.write(out, name, _text(rows, origin), [asdict(row) | origin for row in rows])
     print("written:", out / f"{name}.csv" if rows else "nothing")
     return 0 if rows else 1
@@ -128,6 +132,8 @@ def _profiled(shape: str, tokens: int, contender: str, dtype: str, spread: float
 def parsed(text: str) -> list[dict]:
     """Kernels and their numbers from ncu's table, whose second line holds the units."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
+    if len(lines) < 2:  # no kernel of that name was launched
+        return []
     names, units, *rows = csv.reader(io.StringIO("\n".join(lines)))
     found = []
     for row in rows:

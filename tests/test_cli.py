@@ -73,6 +73,25 @@ def test_a_missing_package_is_one_line_that_names_its_extra(command, tmp_path, m
     assert capsys.readouterr().err == "uncork: scipy is missing: `pip install 'uncork[theory]'`.\n"
 
 
+def test_an_import_that_is_wrong_here_is_shown_whole(monkeypatch, tmp_path):
+    """Nothing that could be installed would mend it."""
+
+    def broken(*_):
+        raise ImportError("cannot import name 'x'", name="uncork.report.page")
+
+    monkeypatch.setattr(sys.modules["uncork.cli.report"], "write_report", broken)
+    with pytest.raises(ImportError, match="cannot import name 'x'"):
+        cli.main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
+
+
+def test_theory_replaces_no_other_file(tmp_path, capsys):
+    other = tmp_path / "words.json"
+    other.write_text("[]")
+    assert cli.main(["theory", "--json", str(other)]) == 2
+    assert "`json` must be a new file or a result file of this command" in capsys.readouterr().err
+    assert other.read_text() == "[]"
+
+
 @pytest.mark.parametrize("package, extra", cli.EXTRAS.items())
 def test_every_extra_has_the_package_it_is_named_for(package, extra, monkeypatch, capsys):
     settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())

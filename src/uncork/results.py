@@ -139,8 +139,8 @@ def remedy_of_line(path: Path) -> str:
 RUN_KIND = "language_model_run"
 # Beside what is unpacked until all of it is: the hash of the packed file.
 UNPACKING = "unpacking.json"
-# What a line of metrics.jsonl has, all of them numbers, and what result.json has of them.
-LINE_NAMES = ("epoch", "step", "averaging", "valid_nll", "valid_perplexity", "train_seconds", "seconds")
+# Numbers that a line of metrics.jsonl has, beside `averaging`, and those that result.json has.
+LINE_NAMES = ("epoch", "step", "valid_nll", "valid_perplexity", "train_seconds", "seconds")
 RESULT_NAMES = ("parameters", "steps", "epochs", "valid_perplexity", "test_perplexity")
 # What is known of where a run was made; None where its provenance.json was lost.
 ORIGIN = ("uncork", "commit", "torch", "python", "hardware", "started")
@@ -193,12 +193,14 @@ def check_outside(name: str, path: Path) -> None:
 
 
 def lost_of_line(line: Any) -> list[str]:
-    """What a line of metrics.jsonl should have as a number and has not."""
-    return _not_numbers(line, LINE_NAMES)
+    """What a line of metrics.jsonl should have, and has not or not as what it should be."""
+    lost = _not_numbers(line, LINE_NAMES)
+    whole = isinstance(line, dict) and isinstance(line.get("averaging"), bool)
+    return lost if whole else [*lost, "averaging"]
 
 
 def lost_of_result(result: Any) -> list[str]:
-    """The same of result.json."""
+    """What result.json should have as a number and has not."""
     return _not_numbers(result, RESULT_NAMES)
 
 
@@ -208,8 +210,11 @@ def _not_numbers(record: Any, names: tuple[str, ...]) -> list[str]:
 
 
 def is_number(value: Any) -> bool:
-    """JSON as Python reads it has infinities, NaN and whole numbers of any length: none of them counts."""
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    """JSON as Python reads it has infinities, NaN and whole numbers of any length: none of them counts.
+
+    Nor do true and false, which Python takes for numbers.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def perplexity(nll: float) -> float:

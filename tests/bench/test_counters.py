@@ -23,6 +23,13 @@ def test_a_machine_without_ncu_is_told_so(monkeypatch, tmp_path, capsys):
     assert "no counters of ('large'" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
+def test_a_case_without_kernels_of_ours_takes_no_other_with_it(monkeypatch, tmp_path, capsys):
+    assert counters.parsed("==PROF== Connected to process 7\n==WARNING== No kernels were profiled.\n") == []
+    monkeypatch.setattr(counters, "_profiled", lambda *case: [])
+    assert counters.run("abc", tmp_path) == 1
+    assert capsys.readouterr().out.count("none of our kernels ran") == len(counters.CASES)
+
+
 def test_the_page_has_a_table_for_each_case(monkeypatch, tmp_path):
     numbers = dict.fromkeys(counters.METRICS.values(), 1.0)
     monkeypatch.setattr(

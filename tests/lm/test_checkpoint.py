@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save as to_bytes
 
 import uncork.lm
 from uncork import results
@@ -77,6 +78,13 @@ def test_another_shape_in_the_header_is_damage(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(DamagedCheckpoint, match="hash"):
         load_tensors(path)
+
+
+@pytest.mark.parametrize("header", ["[]", "1", "null", '{"facts": 3, "sha256": "x"}', "{"])
+def test_a_header_of_another_kind_is_damage(header, tmp_path):
+    (tmp_path / "x").write_bytes(to_bytes({"a": torch.zeros(2)}, metadata={"uncork": header}))
+    with pytest.raises(DamagedCheckpoint, match="is damaged"):
+        load_tensors(tmp_path / "x")
 
 
 def test_pickles_are_not_read(tmp_path):

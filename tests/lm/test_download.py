@@ -24,6 +24,7 @@ def server():
         failures = 0
         asked: list[str] = []
         cut = False
+        in_pieces = False
         url = ""
 
         def do_GET(self):
@@ -38,8 +39,13 @@ def server():
                 return
             body = cls.bodies[self.path]
             self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
+            if cls.in_pieces:
+                self.send_header("Transfer-Encoding", "chunked")
+            else:
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            if cls.in_pieces:
+                self.wfile.write(f"{len(body):x}\r\n".encode())
             self.wfile.write(body[: len(body) // 2] if cls.cut else body)
 
         def log_message(self, format, *args):
@@ -81,7 +87,7 @@ def test_splits_are_fetched_once_with_progress(server, tmp_path):
 def test_failures_are_retried(server, tmp_path):
     server.failures = 2
     ensure("x", tmp_path, remotes=split_remotes(server), attempts=3, pause_s=0.01)
-    assert (tmp_path / "test.txt").exists()
+    assert (tmp_path / "test.txt").read_bytes() == TEXT
 
 
 def test_missing_pages_are_not_asked_for_again(server, tmp_path):
@@ -109,9 +115,17 @@ def test_wrong_content_is_refused(server, tmp_path):
 def test_broken_transfer_is_refused(server, tmp_path):
     remotes = split_remotes(server)
     server.cut = True
-    with pytest.raises((OSError, EOFError)):
+    with pytest.raises(OSError, match=r"ended after 300 of 600 bytes.*put train.txt, valid.txt and test.txt"):
         ensure("x", tmp_path, remotes=remotes, attempts=2, pause_s=0.01)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and len(server.asked) == 2
+
+
+def test_an_answer_in_pieces_that_breaks_off_is_refused(server, tmp_path):
+    remotes = split_remotes(server)
+    server.cut = server.in_pieces = True
+    with pytest.raises(OSError, match=r"broke off.*put train.txt, valid.txt and test.txt"):
+        ensure("x", tmp_path, remotes=remotes, attempts=2, pause_s=0.01)
+    assert list(tmp_path.iterdir()) == [] and len(server.asked) == 2
 
 
 def test_size_is_limited(server, tmp_path):

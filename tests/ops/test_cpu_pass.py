@@ -111,6 +111,22 @@ def test_built_once(monkeypatch, rebuilt, tmp_path):
 
 
 @compiled
+def test_a_damaged_library_is_built_again(monkeypatch, rebuilt, tmp_path):
+    """As a machine that lost power may leave it; not the generic one, which is slower, in its place."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "whole"))
+    assert cpu_pass.status() == "compiled"
+    (library,) = tmp_path.rglob("*.so")
+    # In another folder: what a process has loaded from a path it does not read again.
+    damaged = tmp_path / "damaged" / library.relative_to(tmp_path / "whole")
+    damaged.parent.mkdir(mode=0o700, parents=True)
+    damaged.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "damaged"))
+    cpu_pass._build.cache_clear()
+    assert cpu_pass.status() == "compiled"
+    assert list(damaged.parent.iterdir()) == [damaged] and damaged.stat().st_size == library.stat().st_size
+
+
+@compiled
 def test_a_folder_that_others_may_write_to_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "uncork"

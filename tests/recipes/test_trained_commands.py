@@ -54,6 +54,15 @@ def test_an_evaluation_says_how_it_was_made(run):
     assert read_json(run / "evaluation-plain-test.json")["settings"] == {}
 
 
+def test_each_evaluation_takes_the_overrides_that_act(run):
+    for options, change in (
+        (["--split", "valid"], "data.valid_batch_size=3"),
+        (["--split", "valid", "--method", "cache"], "data.test_batch_size=3"),
+        ([], "data.bptt=7"),
+    ):
+        assert main(["evaluate", str(run), change, *options]) == 0
+
+
 def test_what_cannot_be_written_is_printed(run, monkeypatch, capsys):
     def refuse(*_):
         raise PermissionError(13, "Permission denied", "a temporary file")
@@ -88,9 +97,19 @@ def test_settings_of_another_method_are_refused(run, options, missing, capsys):
     assert not list(run.glob("evaluation-*"))
 
 
-@pytest.mark.parametrize("change", ["optim.lr=3", "device=cuda", "data.batch_size=3", "epochs=7"])
-def test_overrides_that_could_not_act_are_refused(run, change, capsys):
-    assert main(["evaluate", str(run), change]) == 2
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        *((change, []) for change in ("optim.lr=3", "device=cuda", "data.batch_size=3", "epochs=7")),
+        ("data.valid_batch_size=3", ["--split", "test"]),
+        ("data.test_batch_size=3", ["--split", "valid"]),
+        ("data.valid_batch_size=3", ["--split", "valid", "--method", "cache"]),
+        ("data.bptt=7", ["--method", "cache"]),
+        ("data.bptt=7", ["--method", "dynamic"]),
+    ],
+)
+def test_overrides_that_could_not_act_are_refused(run, change, options, capsys):
+    assert main(["evaluate", str(run), change, *options]) == 2
     error = capsys.readouterr().err
     assert f"got {change!r}. Leave it out" in error and "must be among data.corpus, data.root" in error
     assert not list(run.glob("evaluation-*"))

@@ -84,6 +84,14 @@ def test_a_decreasing_table_is_refused():
         IncreasingPiecewiseLinear((Fraction(0), Fraction(1)), (Fraction(1), Fraction(0)))
 
 
+@pytest.mark.parametrize("points", [(), (Fraction(0),)])
+def test_fewer_than_two_points_are_refused(points):
+    with pytest.raises(ValueError, match=f"two at least; got {len(points)} and {len(points)}"):
+        IncreasingPiecewiseLinear(points, points)
+    with pytest.raises(ValueError, match="as many"):
+        IncreasingPiecewiseLinear((Fraction(0), Fraction(1), Fraction(2)), (Fraction(0), Fraction(1)))
+
+
 def test_a_matrix_of_one_value():
     built = increasing_function([[2, 2], [2, 2]], lambda x: 5)
     assert built.rank([[2, 2], [2, 2]]) == 1

@@ -41,11 +41,8 @@ class Cache:
     size: int = 500
 
 
-# The overrides that still have an effect once the model is trained.
-ACTING = (
-    "data.corpus", "data.root", "data.limit_tokens", "data.bptt", "data.valid_batch_size",
-    "data.test_batch_size",
-)  # fmt: skip
+# The overrides that still have an effect once the model is trained, whatever is asked for.
+OF_TEXT = ("data.corpus", "data.root", "data.limit_tokens")
 
 DYNAMIC = Dynamic()
 CACHE = Cache()
@@ -72,7 +69,7 @@ def evaluate(
         cache: Its sharpness, its share of the probability, and how many words it holds.
         device: Where to compute: cpu, cuda, cuda:0 or auto.
     """
-    _check_acting(overrides)
+    _check_acting(overrides, split, method)
     _check_settings(method, dynamic, cache)
     model, config, words = load_run(run, device)
     data = override(config, overrides).data
@@ -101,9 +98,8 @@ def _score(
     method: Method,
     settings: dict[str, Any],
 ) -> Score:
-    columns = data.valid_batch_size if split == "valid" and method == "plain" else data.test_batch_size
     place = next(model.parameters()).device
-    stream_TB = batchify(getattr(corpus, split), columns).to(place)
+    stream_TB = batchify(getattr(corpus, split), getattr(data, _columns(split, method))).to(place)
     if method == "dynamic":
         train_TB = batchify(corpus.train, 100).to(place)
         return dynamic_evaluation(model, train_TB, stream_TB, **settings)
@@ -122,13 +118,20 @@ def _check_settings(method: Method, dynamic: Dynamic, cache: Cache) -> None:
             )
 
 
-def _check_acting(overrides: tuple[str, ...]) -> None:
+def _columns(split: str, method: Method) -> str:
+    """The setting that says into how many columns the text is cut."""
+    return "valid_batch_size" if split == "valid" and method == "plain" else "test_batch_size"
+
+
+def _check_acting(overrides: tuple[str, ...], split: str, method: Method) -> None:
     """Refuse overrides that would be accepted and change nothing."""
-    idle = [change for change in overrides if change.partition("=")[0] not in ACTING]
+    acting = (*OF_TEXT, f"data.{_columns(split, method)}", *(("data.bptt",) if method == "plain" else ()))
+    idle = [change for change in overrides if change.partition("=")[0] not in acting]
     if idle:
         raise ValueError(
-            f"`overrides` of an evaluation must be among {', '.join(ACTING)}: the model is as it was "
-            f"trained; got {idle[0]!r}. Leave it out, or train with it; the device is given as --device."
+            f"`overrides` of this evaluation ({method}, {split}) must be among {', '.join(acting)}: the "
+            f"model is as it was trained; got {idle[0]!r}. Leave it out, or train with it; the device is "
+            "given as --device."
         )
 
 

@@ -22,8 +22,5 @@ def report(
         figures: Folder for the figures as SVG and PNG; beside the page unless told.
         markdown: Also write sentences and tables to this Markdown file; curves as SVG beside it.
     """
-    try:
-        written = write_report(list(runs), output, figures, markdown)
-    except ImportError as error:
-        raise ValueError(f"a report needs `pip install 'uncork[report]'` ({error}).") from error
+    written = write_report(list(runs), output, figures, markdown)
     print(f"{written[0].resolve()} and {len(written) - 1} figure files in {written[-1].parent}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from uncork.report.reading import convergence_reading, verdict
 from uncork.report.summary import LABELS, METRICS, comparisons, panels
-from uncork.synthetic.bundle import bundle as write_bundle, unbundle
+from uncork.synthetic.bundle import bundle as write_bundle, check_bundle, unbundle
 from uncork.synthetic.config import Settings
 from uncork.synthetic.grid import Grid, Report, full_grid, run_grid
 
@@ -61,8 +61,10 @@ def synthetic(
     grid = replace(full_grid() if full else Grid(), **given)
     settings = Settings() if tolerance is None else Settings(tolerance=tolerance)
     console = Console()
+    if bundle:
+        check_bundle(bundle)
     if resume and resume.exists():
-        console.print(f"resuming from {unbundle(resume, out)} cells of {resume}")
+        console.print(f"resuming from {unbundle(resume, out, settings)} cells of {resume}")
     with progress_bar(console) as bar:
         outcome = run_grid(
             grid, out, settings, device=device, workers=workers, time_limit=time_limit, report=bar

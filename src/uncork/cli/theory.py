@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uncork.results import provenance, write_json
+from uncork.results import check_target, provenance, read_json, write_json
 from uncork.theory.demonstrations import Demonstration, demonstrations
 
 
@@ -20,6 +20,8 @@ def theory(seed: int = 0, json: Path | None = None) -> int:
     """
     from rich.console import Console
 
+    if json:
+        check_target("json", json, "a result file of this command", _is_theory)
     rows = list(demonstrations(seed))
     console = Console()
     console.print(table(rows))
@@ -64,6 +66,14 @@ def verdict(row: Demonstration) -> str:
     if not row.as_expected:
         return f"[bold red]{'yes' if row.holds else 'no'}, unexpected[/bold red]"
     return "[yellow]no, misprint[/yellow]" if row.as_printed_false else "[green]yes[/green]"
+
+
+def _is_theory(path: Path) -> bool:
+    try:
+        record = read_json(path)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("kind") == "theory"
 
 
 def write_theory(path: Path, rows: list[Demonstration], seed: int) -> None:

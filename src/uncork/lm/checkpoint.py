@@ -47,8 +47,9 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"There is no file `{path}`.") from None
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise DamagedCheckpoint(f"`{path}` is damaged: it is not a safetensors file ({error}).") from error
+    header = header if isinstance(header, dict) else {}
     text = header.get("facts", "")
-    if header.get("sha256") != _hash(tensors, text):
+    if not isinstance(text, str) or header.get("sha256") != _hash(tensors, text):
         raise DamagedCheckpoint(f"`{path}` is damaged: its contents do not have the hash it was given.")
     return tensors, json.loads(text)
 

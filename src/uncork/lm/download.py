@@ -5,6 +5,7 @@ only the three members asked for are read, so no member name can choose where it
 """
 
 import hashlib
+import http.client
 import io
 import time
 import urllib.error
@@ -148,7 +149,7 @@ def fetch(
             # Other client errors are final: asking again gets the same answer.
             if attempt + 1 == attempts or (400 <= error.code < 500 and error.code != 429):
                 raise
-        except (OSError, EOFError):
+        except OSError:
             if attempt + 1 == attempts:
                 raise
         time.sleep(pause_s * 2**attempt)
@@ -188,7 +189,7 @@ def _read(remote: Remote, progress: Progress | None) -> bytes:
     with urllib.request.urlopen(request, timeout=30) as answer:
         length = answer.headers.get("Content-Length")
         total = int(length) if length else None
-        while block := answer.read(64 << 10):
+        while block := _block(answer):
             received.write(block)
             if received.tell() > remote.limit_bytes:
                 raise ValueError(
@@ -198,8 +199,15 @@ def _read(remote: Remote, progress: Progress | None) -> bytes:
             if progress is not None:
                 progress(remote.url, received.tell(), total)
     if total is not None and received.tell() < total:
-        raise EOFError(f"{remote.url} ended after {received.tell()} of {total} bytes.")
+        raise OSError(f"{remote.url} ended after {received.tell()} of {total} bytes.")
     return received.getvalue()
+
+
+def _block(answer: http.client.HTTPResponse) -> bytes:
+    try:
+        return answer.read(64 << 10)
+    except http.client.HTTPException as error:  # which is no OSError; of a body in pieces that broke off
+        raise OSError(f"the answer broke off: {error!r}") from error
 
 
 def _store(remote: Remote, data: bytes, folder: Path) -> None:

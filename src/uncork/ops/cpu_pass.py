@@ -186,7 +186,7 @@ def _build() -> tuple[ctypes.CDLL | None, str]:
     for target in (["-march=native"], []):
         command = [compiler, *FLAGS, *LINKING, *target]
         try:
-            library = ctypes.CDLL(str(_compiled(command)))
+            library = _loaded(command)
             library.uncork_pass.argtypes = [ctypes.POINTER(_Pass)]
             library.uncork_pass.restype = ctypes.c_int
             return library, ""
@@ -203,13 +203,19 @@ def _failure() -> str:
     return _build()[1]
 
 
-def _compiled(command: list[str]) -> Path:
-    """The shared library for this source, compiler and processor, built unless it is there."""
+def _loaded(command: list[str]) -> ctypes.CDLL:
+    """The shared library for this source, compiler and processor; built unless it is there and whole."""
     source = SOURCE.read_bytes()
     key = hashlib.sha256(source + "\0".join([*command, _processor()]).encode()).hexdigest()[:16]
     path = _cache_folder() / f"cpu_pass-{key}.so"
     if path.exists():
-        return path
+        with contextlib.suppress(OSError):  # of a machine that lost power, say, it may be half a file
+            return ctypes.CDLL(str(path))
+    _compile(command, path)
+    return ctypes.CDLL(str(path))
+
+
+def _compile(command: list[str], path: Path) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
     os.close(handle)
     try:
@@ -222,7 +228,6 @@ def _compiled(command: list[str]) -> Path:
         os.replace(temporary, path)  # another process may have built it meanwhile: same bytes
     finally:
         Path(temporary).unlink(missing_ok=True)
-    return path
 
 
 def _cache_folder() -> Path:

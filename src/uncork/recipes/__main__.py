@@ -1,4 +1,4 @@
-"""`python -m uncork.recipes RECIPE --out FOLDER`: training where only torch is installed."""
+"""`python -m uncork.recipes RECIPE --out FOLDER`: training where only torch, numpy and safetensors are installed."""
 
 import argparse
 

@@ -24,7 +24,7 @@ MOVED_NAMES = ("slope_over_knots", "slope_at_logits")
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and is_number(value)
+    return isinstance(value, int) and is_number(value)
 
 
 def _text(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`python -m uncork.synthetic`: the grid with torch alone, for machines without the command line's extras."""
+"""`python -m uncork.synthetic`: the grid with torch and numpy alone, for machines without the extras."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from uncork.synthetic.bundle import bundle, unbundle
+from uncork.synthetic.bundle import bundle, check_bundle, unbundle
 from uncork.synthetic.config import HEADS, Settings
 from uncork.synthetic.grid import Grid, full_grid, run_grid
 
@@ -27,8 +27,11 @@ def _run(options: argparse.Namespace) -> None:
     axes = ("vocabularies", "widths", "concentrations", "heads", "seeds", "contexts")
     grid = replace(full_grid() if options.full else Grid(), **_given(options, *axes))
     settings = Settings(**_given(options, "tolerance", "max_passes", "trial_passes"))
+    if options.bundle:
+        check_bundle(options.bundle)
     if options.resume and options.resume.exists():
-        print(f"resuming from {unbundle(options.resume, options.out)} cells of {options.resume}", flush=True)
+        found = unbundle(options.resume, options.out, settings)
+        print(f"resuming from {found} cells of {options.resume}", flush=True)
     outcome = run_grid(
         grid,
         options.out,
@@ -63,7 +66,7 @@ class _Printer:
         self.done = done
         print(f"[{time.perf_counter() - self.began:7.1f} s] {done}/{total} {text}", flush=True)
         # If the machine is taken away, the last bundle is what remains.
-        if self.file and time.perf_counter() - self.bundled > 30:
+        if self.file and done and time.perf_counter() - self.bundled > 30:
             bundle(self.folder, self.file)
             self.bundled = time.perf_counter()
 

@@ -88,11 +88,16 @@ def load_finished(folder: Path, cell: Cell, settings: Settings) -> dict[str, Any
             f"`{path}` must hold the cell it is named for; found {record['cell']}. "
             "Remove it, or choose another folder."
         )
-    if record["settings"] != _plain(settings):
+    if not made_with(record, settings):
         raise ValueError(
             f"`{path}` was made with other settings than these. Choose another folder, or remove it."
         )
     return record
+
+
+def made_with(record: dict[str, Any], settings: Settings) -> bool:
+    """Whether a cell's record says these settings."""
+    return record.get("settings") == _plain(settings)
 
 
 def save(folder: Path, cell: Cell, record: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from uncork.results import write_json
+from uncork.results import check_outside, write_json
 from uncork.synthetic.cells import load_finished, run_cell, save
 from uncork.synthetic.config import HEADS, Cell, Settings, at_least
 from uncork.synthetic.fit import Progress
@@ -104,6 +104,7 @@ def run_grid(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`folder` (--out) must be a folder; `{folder}` is a file. Choose another name.")
+    check_outside("folder", folder)
     at_least("workers", workers, 1)
     _check_device(device)
     cells = list(grid.cells())

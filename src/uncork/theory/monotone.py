@@ -39,8 +39,15 @@ class IncreasingPiecewiseLinear:
     values: tuple[Fraction, ...]
 
     def __post_init__(self) -> None:
+        if len(self.positions) != len(self.values) or len(self.positions) < 2:
+            raise ValueError(
+                "`positions` and `values` must be as many, and two at least; got "
+                f"{len(self.positions)} and {len(self.values)}. Give a point for each end of the pieces."
+            )
         if any(slope <= 0 for slope in self.slopes()):
-            raise ValueError("`values` must increase strictly with `positions`.")
+            raise ValueError(
+                "`values` must increase strictly with `positions`, got values that do not. Sort the points."
+            )
 
     def slopes(self) -> list[Fraction]:
         """The exact slope of each inner piece; both outer pieces have slope 1."""
@@ -52,7 +59,7 @@ class IncreasingPiecewiseLinear:
     def __call__(self, x: Any) -> Fraction:
         """g(x), exactly."""
         x = Fraction(x)
-        if not self.positions or x <= self.positions[0] or x >= self.positions[-1]:
+        if x <= self.positions[0] or x >= self.positions[-1]:
             return x
         i = max(i for i, position in enumerate(self.positions) if position <= x)
         return self.values[i] + self.slopes()[i] * (x - self.positions[i])
