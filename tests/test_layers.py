@@ -14,7 +14,7 @@ LAYERS = (
     {"theory", "ops"},
     {"functions"},
     {"heads"},
-    {"synthetic", "diagnose", "lm", "integrations"},
+    {"synthetic", "lm"},
     {"recipes"},
     {"report"},
     {"cli"},
@@ -22,7 +22,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What stands outside the layers: the package's own front, and `python -m uncork`.
 FRONT = {
-    "__init__": {"ops", "functions", "heads", "diagnose", "integrations"},
+    "__init__": {"ops", "functions", "heads"},
     "__main__": {"cli"},
 }
 
@@ -62,6 +62,8 @@ def test_every_part_has_its_layer():
     parts = {owner_of(path) for path in FILES}
     unlisted = parts - set(LEVEL) - set(FRONT)
     assert not unlisted, f"{sorted(unlisted)} stand in no layer: add them to LAYERS"
+    gone = set(LEVEL) - parts
+    assert not gone, f"{sorted(gone)} do not exist: take them out of LAYERS"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -203,12 +203,21 @@ def test_whole_numbers(function):
 
 
 @pytest.mark.parametrize(
-    "make", [functions.PLIF, functions.Scale, functions.SoftCap], ids=lambda m: m.__name__
+    "make, formula",
+    [
+        (lambda bound: functions.PLIF(bound=bound), lambda x, bound: x),
+        (functions.Scale, lambda x, factor: factor * x),
+        (functions.SoftCap, lambda x, cap: cap * torch.tanh(x / cap)),
+    ],
+    ids=["PLIF", "Scale", "SoftCap"],
 )
 @pytest.mark.parametrize("number", [1.2e-38, 3.4e38])
-def test_the_ends_of_float32(make, number):
-    f = make(bound=number) if make is functions.PLIF else make(number)
-    assert torch.isfinite(f(torch.tensor([-0.5, 0.0, 0.5]))).all()
+def test_the_ends_of_float32(make, formula, number):
+    x = torch.tensor([-0.5, 0.0, 0.5])
+    values, right = make(number)(x), formula(x.double(), number)
+    # The knots of a PLIF cannot be nearer to the identity than its bound rounds.
+    rounding = torch.finfo(torch.float32).eps * number if make is not functions.Scale else 0.0
+    torch.testing.assert_close(values.double(), right, rtol=1e-6, atol=min(rounding, 1e32))
 
 
 @pytest.mark.parametrize("steepness", [1e-6, 1e-2, 0.5, 2.0, 100.0, 1000.0])

@@ -137,8 +137,11 @@ def test_tied_weight_is_one_parameter():
 
 
 def test_a_window_of_one_word_has_no_change_to_penalise():
-    step = build(CONFIG)(torch.zeros(1, B, dtype=torch.int64), None, torch.zeros(1, B, dtype=torch.int64))
-    assert step.loss.isfinite()
+    tokens_TB = torch.zeros(1, B, dtype=torch.int64)
+    step = build(replace(CONFIG, activation_penalty=0.0))(tokens_TB, None, tokens_TB)
+    assert step.loss == step.nll and step.nll > 0
+    penalised = build(CONFIG)(tokens_TB, None, tokens_TB)
+    assert penalised.loss > penalised.nll and penalised.loss.isfinite()
 
 
 def test_the_start_is_the_published_one():

@@ -33,7 +33,6 @@ class CrossEntropyOptimum:
     value: Tensor  # (N,) H(P, Q_h)
     lower: Tensor  # (N,) H(R) of a feasible R
     residual: float  # largest |E_R[w] - E_P[w]|: how exactly R meets the constraints
-    iterations: int
 
     @property
     def gap(self) -> Tensor:
@@ -78,7 +77,7 @@ def minimum_cross_entropy(
         value = cross_entropy(target, weight, hidden)
         lower, residual = _lower_bound(target, weight, moment, probability, step)
         if iteration == max_iterations or bool((value - lower <= tolerance).all()):
-            return CrossEntropyOptimum(hidden, value, lower, residual, iteration)
+            return CrossEntropyOptimum(hidden, value, lower, residual)
         # Rounding can turn a step uphill where nothing is left to gain: it must not be taken.
         slope = ((probability @ weight - moment) * step).sum(-1).clamp(max=0)
         hidden = _line_search(target, weight, hidden, step, value, slope)
