@@ -1,4 +1,4 @@
-"""`python -m uncork.recipes RECIPE --out FOLDER`: training where only torch, numpy and safetensors are installed."""
+"""`python -m uncork.recipes RECIPE --out FOLDER`: training with torch, numpy and safetensors alone."""
 
 import argparse
 
