@@ -1,5 +1,6 @@
 """Every sweep that the documentation names can be planned: its recipes, fields and values are there."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,11 @@ ENDS = {"--out": 1, "--parallel": 1, "--minutes": 1, "--resume": 0, "--mps": 0}
 def sweeps() -> Iterator[tuple[str, str]]:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, value in re.findall(r'^([A-Z]+)="(.*)"$', text, flags=re.MULTILINE):
+            text = text.replace(f"${name} ", f"{value} ")
         for line in text.splitlines():
             if line.startswith("uncork sweep "):
+                assert "$" not in line, f"{page.name}: a variable is not set"
                 yield page.name, line
 
 

@@ -54,14 +54,14 @@ def rows() -> list[str]:
             alone(adam[ADAM_TEMPERATURE]),
             alone(adam[ADAM_SOFTMAX]),
         ),
-        row("", "PLIF that learns fast", alone(adam[FAST]), alone(adam[ADAM_SOFTMAX])),
+        row("", "PLIF, slope rate 20", alone(adam[FAST]), alone(adam[ADAM_SOFTMAX])),
         row(
             "Penn, 8 numbers for 10,000 words, 12 epochs",
             "learned temperature",
             small[TEMPERATURE],
             small[NARROW_SOFTMAX],
         ),
-        row("", "PLIF that learns fast", small[PLIF], small[NARROW_SOFTMAX]),
+        row("", "PLIF, slope rate 2,000", small[PLIF], small[NARROW_SOFTMAX]),
     ]
 
 

@@ -224,7 +224,12 @@ def test_what_the_speed_page_says_in_short():
     penn = {(b.dtype, b.mode): r for b, r in blocks.items() if b.group == "penn" and b.spread == 3.5}
     in_graph = penn["bf16", GRAPH]
     furthest = max(of(in_graph, name) for name in (plif, "uncork MoS+PLIF"))
-    mine = lambda mode: [penn["bf16", mode][name].ms for name in (softmax, plif)]
+    at_penn = lambda name, mode: [
+        r[name].ms for b, r in blocks.items() if (b.group, b.mode) == ("penn", mode)
+    ]
+    span = lambda name, mode: " to ".join(
+        dict.fromkeys(f"{end(at_penn(name, mode)):.1f}" for end in (min, max))
+    )
     verdict_of = verdicts(read(newest))
     calls = [v for v in verdict_of if v.block and (v.block.group, v.block.mode) == ("penn", CALLS)]
     numbers = {3: "three", 4: "four", 9: "nine", 10: "ten", 11: "eleven"}
@@ -259,9 +264,9 @@ def test_what_the_speed_page_says_in_short():
         "at Penn's shape and one by those of PLIF on WikiText-2, one by PLIF at the largest shape (by a "
         "hundredth, at one spread of the logits), {} by a mixture in TF32 and {} by a mixture with "
         "PLIF.".format(*(numbers[number] for number in of_mixtures)),
-        "the host takes {:.1f} ms to launch a softmax and {:.1f} ms to launch a PLIF".format(*mine(CALLS)),
-        "that the GPU runs in {:.1f} and {:.1f} ms".format(*mine(GRAPH)),
-        f"Torch's eager softmax takes {penn['bf16', CALLS][eager].ms:.1f} ms there",
+        f"the host takes {span(softmax, CALLS)} ms to launch a softmax and {span(plif, CALLS)} ms to launch "
+        f"a PLIF that the GPU runs in {span(softmax, GRAPH)} and {span(plif, GRAPH)} ms",
+        f"Torch's eager softmax takes {span(eager, CALLS)} ms there",
         f"{100 * products:.0f} % of the floor at width 4,096",
         f"far from the floor, up to {furthest:.1f} times in bfloat16",
         "Softmax is {} to {} % above it there. PLIF is {} to {} % above".format(*above),
