@@ -91,14 +91,14 @@ def _first_undecodable(path: Path) -> int:
 
 
 def encode(text: str, words: Sequence[str], unknown: str = "<unk>") -> list[int]:
-    """Number the words of `text`; strangers become `unknown` where the vocabulary has it."""
+    """Number the words of `text`; words it does not know become `unknown` where the vocabulary has it."""
     numbers = {word: number for number, word in enumerate(words)}
     encoded = [numbers.get(word, numbers.get(unknown)) for word in text.split()]
     if None in encoded:
-        stranger = text.split()[encoded.index(None)]
+        unheard = text.split()[encoded.index(None)]
         raise ValueError(
             f"`text` must use words of the vocabulary, which has no {unknown!r} for others; "
-            f"got {stranger!r}. Use words of the corpus, separated by spaces."
+            f"got {unheard!r}. Use words of the corpus, separated by spaces."
         )
     return [number for number in encoded if number is not None]
 

@@ -119,7 +119,7 @@ def _loss(
         else:
             form = as_pointwise(function, compute_dtype(linear_weight.dtype), device)
         if backend == "triton" and form.kind == "callable":
-            # A kernel can only take a stranger's module as a table; nobody gets one without asking.
+            # A kernel can only take a user's module as a table; nobody gets one without asking.
             if asked == "auto":
                 backend = "chunked"
             else:

@@ -29,11 +29,11 @@ typedef struct {
     int32_t kind;
     float scale;              /* SCALE */
     const float *value, *slope; /* TABLE */
-    int64_t knots;
+    int64_t intervals;
     double bound;
     float *loss;              /* tokens */
     float *d_log_prior;       /* tokens x components, or NULL */
-    double *sums;             /* threads x (1 or 2 x knots), or NULL */
+    double *sums;             /* threads x (1 or 2 x intervals), or NULL */
     int32_t threads;
 } Pass;
 
@@ -74,8 +74,8 @@ INLINE float offset_in(float z, int32_t i, float half, float step) {
 INLINE float apply(const Pass *p, int kind, float z) {
     if (kind == SCALE) return p->scale * z;
     if (kind == TABLE) {
-        float step = (float)(2.0 * p->bound / (double)p->knots), half = 0.5f * (float)p->knots;
-        int32_t i = interval(z, (float)p->bound, step, (float)(p->knots - 1));
+        float step = (float)(2.0 * p->bound / (double)p->intervals), half = 0.5f * (float)p->intervals;
+        int32_t i = interval(z, (float)p->bound, step, (float)(p->intervals - 1));
         return p->value[i] + p->slope[i] * offset_in(z, i, half, step);
     }
     return z;
@@ -91,8 +91,8 @@ INLINE float row_max(const float *z, int64_t words) {
 /* e_j = exp(f(z_j) - top), where top = f(highest z), the highest f since f is increasing; returns their sum. */
 INLINE double exponentials(const Pass *p, int kind, const float *restrict z, float *restrict e,
                            int32_t *restrict index, float highest, float top) {
-    const float step = (float)(2.0 * p->bound / (double)p->knots), half = 0.5f * (float)p->knots;
-    const float bound = (float)p->bound, last = (float)(p->knots - 1), scale = p->scale;
+    const float step = (float)(2.0 * p->bound / (double)p->intervals), half = 0.5f * (float)p->intervals;
+    const float bound = (float)p->bound, last = (float)(p->intervals - 1), scale = p->scale;
     const float *restrict value = p->value, *restrict slope = p->slope;
     double total = 0.0;
     /* Blocks keep the float sum short; the double one carries the row. */
@@ -120,7 +120,7 @@ INLINE double exponentials(const Pass *p, int kind, const float *restrict z, flo
 INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const float *restrict e,
                            const int32_t *restrict index, float a, const float *restrict dense,
                            float b, int64_t target, float c, double *restrict sums) {
-    const float step = (float)(2.0 * p->bound / (double)p->knots), half = 0.5f * (float)p->knots;
+    const float step = (float)(2.0 * p->bound / (double)p->intervals), half = 0.5f * (float)p->intervals;
     const float z_target = target >= 0 ? z[target] : 0.0f;
     const float *restrict slope = p->slope;
     if (kind == TABLE) {
@@ -249,7 +249,7 @@ int uncork_pass(const Pass *p) {
     pthread_t threads[MOST];
     int running[MOST] = {0};
     int count = p->threads < MOST ? p->threads : MOST;
-    const int64_t stride = p->kind == TABLE ? 2 * p->knots : 1;
+    const int64_t stride = p->kind == TABLE ? 2 * p->intervals : 1;
     int failed = 0;
     for (int t = 0; t < count; t++) {
         shares[t] = (Share){p, p->tokens * t / count, p->tokens * (t + 1) / count,

@@ -39,8 +39,8 @@ IDENTITY = Pointwise("identity")
 
 
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
-    """The form of a function module, its factors in `dtype`; a stranger's module is a callable."""
-    # Of the class: a stranger's module may well have a layer of that name.
+    """The form of a function module, its factors in `dtype`; a user's module is a callable."""
+    # Of the class: a user's module may well have a layer of that name.
     form = function.pointwise(dtype, device) if hasattr(type(function), "pointwise") else None
     return exactly(function) if form is None else form
 
@@ -53,7 +53,7 @@ def exactly(function: Any) -> Pointwise:
 
 
 def tabulated(function: Any, device: torch.device) -> Pointwise:
-    """A stranger's module as a table of 100,000 intervals of [-20, 20]: what a kernel can take."""
+    """A user's module as a table of 100,000 intervals of [-20, 20]: what a kernel can take."""
     values = table.tabulate_module(function, 100_000, 20.0, device)
     return Pointwise("table", (20.0, 0.0), (values,))
 
@@ -115,7 +115,7 @@ def value(form: Pointwise, z: Tensor) -> Tensor:
 
 
 def called(form: Pointwise, z: Tensor) -> Tensor:
-    """A stranger's module with the parameters it had when the loss was called.
+    """A user's module with the parameters it had when the loss was called.
 
     A backward pass that calls it again may find others there: `torch.func.functional_call` puts them back.
     """
@@ -176,11 +176,11 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
     parameters = [t for t in form.tensors if t.requires_grad] if tensors_need_grad else []
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
-        # Autocast would round the logits to bfloat16 inside a stranger's matmul.
+        # Autocast would round the logits to bfloat16 inside a user's matmul.
         with autocast.off(z.device.type):
             # A copy, because a module may work in place, and a leaf may not be written to.
             f = table.elementwise(called(form, leaf.clone()), z)
-    _refuse_strangers(f, [leaf, *form.tensors])
+    _refuse_outsiders(f, [leaf, *form.tensors])
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:
         dz, *given = torch.autograd.grad(f, [leaf, *parameters], g, allow_unused=True)
@@ -194,7 +194,7 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
     return f.detach(), vjp
 
 
-def _refuse_strangers(f: Tensor, known: list[Tensor]) -> None:
+def _refuse_outsiders(f: Tensor, known: list[Tensor]) -> None:
     """A tensor that a module uses, and does not hold as a parameter, would silently get no gradient."""
     # What a parameter is computed from, as `torch.func.functional_call` allows, gets its gradient from it.
     seen, waiting = {each.grad_fn for each in known if each.grad_fn is not None}, [f.grad_fn]

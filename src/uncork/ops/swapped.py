@@ -1,4 +1,4 @@
-"""A stranger's module called with other parameters than its own."""
+"""A user's module called with other parameters than its own."""
 
 from collections.abc import Callable
 from itertools import chain

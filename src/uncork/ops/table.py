@@ -183,7 +183,7 @@ def tabulate(
 
 
 def elementwise(f: Any, z: Tensor) -> Tensor:
-    """What a stranger's module returned, if it is one value for each logit, in the dtype of the logits."""
+    """What a user's module returned, if it is one value for each logit, in the dtype of the logits."""
     if not isinstance(f, Tensor) or f.shape != z.shape:
         came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
         raise ValueError(
