@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from uncork.ops import autocast, cpu_pass, matmul, nonfinite, torch_pass
+from uncork.ops.abstract_pass import AbstractPass, ChunkResult
 from uncork.ops.problem import Problem, pieces_of
 
 
@@ -96,10 +97,10 @@ class Outcome:
         return [self.latent, self.log_prior_NK, self.weight_VD, self.bias_V, *self.tensors]
 
 
-MakePass = Callable[[Problem, bool, int], torch_pass.AbstractPass]
+MakePass = Callable[[Problem, bool, int], AbstractPass]
 
 
-def make_pass(problem: Problem, function_grad: bool, size: int) -> torch_pass.AbstractPass:
+def make_pass(problem: Problem, function_grad: bool, size: int) -> AbstractPass:
     """The compiled pass where it applies, else the torch one."""
     kind = cpu_pass.CpuPass if cpu_pass.usable(problem) else torch_pass.TorchPass
     return kind(problem, function_grad, size)
@@ -129,7 +130,7 @@ def _run(
     needs: Needs,
     size: int,
     free: bool,
-    chunk_pass: torch_pass.AbstractPass,
+    chunk_pass: AbstractPass,
 ) -> Outcome:
     """`free`: nobody asked for this size, so it may be exceeded by what is faster."""
     tokens, components, _ = problem.latent_NKD.shape
@@ -183,9 +184,7 @@ def _run(
     return _finished(outcome, problem, needs)
 
 
-def _chunk_length(
-    problem: Problem, chunk_pass: torch_pass.AbstractPass, size: int, free: bool, padded: int
-) -> int:
+def _chunk_length(problem: Problem, chunk_pass: AbstractPass, size: int, free: bool, padded: int) -> int:
     """Tokens per chunk: as many as the budget holds, in chunks of nearly equal length."""
     tokens, components, width = problem.latent_NKD.shape
     per_token = components * padded * chunk_pass.bytes_per_logit
@@ -202,7 +201,7 @@ def _chunk_length(
     return min(-(-length // tile) * tile, most)
 
 
-def _buffer(problem: Problem, rows: int, chunk_pass: torch_pass.AbstractPass, padded: int) -> Tensor:
+def _buffer(problem: Problem, rows: int, chunk_pass: AbstractPass, padded: int) -> Tensor:
     """Room for a chunk's logits, each row as far from the last as the pass likes it."""
     dtype = chunk_pass.logits_dtype
     per_row = -(-padded * dtype.itemsize // chunk_pass.row_bytes) * chunk_pass.row_bytes
@@ -255,7 +254,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def _multiply(
     outcome: Outcome,
-    result: torch_pass.ChunkResult,
+    result: ChunkResult,
     dlogits_RP: Tensor,
     x_RD: Tensor,
     weight_PD: Tensor,

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from uncork.ops import table
+from uncork.ops.abstract_pass import AbstractPass, ChunkResult
 from uncork.ops.pointwise import Pointwise
 from uncork.ops.problem import Problem
-from uncork.ops.torch_pass import AbstractPass, ChunkResult
 
 
 KINDS = {"identity": 0, "scale": 1, "table": 2}

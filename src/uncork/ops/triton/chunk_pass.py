@@ -5,8 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from uncork.ops.abstract_pass import AbstractPass, ChunkResult
 from uncork.ops.problem import Problem
-from uncork.ops.torch_pass import AbstractPass, ChunkResult, TorchPass
+from uncork.ops.torch_pass import TorchPass
 from uncork.ops.triton import kernel_pass, kernels
 from uncork.ops.triton.compressed import DTYPES
 from uncork.ops.triton.dense_mixture import DenseMixturePass

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from uncork.ops.abstract_pass import ChunkResult
 from uncork.ops.problem import Problem
-from uncork.ops.torch_pass import ChunkResult
 from uncork.ops.triton import dense_kernels
 from uncork.ops.triton.kernel_pass import KernelPass, narrow_view, power_of_two
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from uncork.ops import table
+from uncork.ops.abstract_pass import AbstractPass
 from uncork.ops.problem import Problem
-from uncork.ops.torch_pass import AbstractPass
 from uncork.ops.triton import compressed, kernels, nvrtc, row_kernels, table_kernels
 from uncork.ops.triton.row_stats import RowStats
 from uncork.ops.triton.sums import IntegerSums, Sums
