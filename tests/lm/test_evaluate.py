@@ -199,7 +199,7 @@ def test_generation_follows_the_model(trained):
         model.head.bias[7] = 100.0
     assert generate(model, corpus.words, length=5) == " ".join([corpus.words[7]] * 5)
     assert generate(model, corpus.words, "w001", length=0) == "w001"
-    with pytest.raises(ValueError, match="`seed` must have at most 64 bits"):
+    with pytest.raises(ValueError, match="`seed` must be at least 0 and below 2"):
         generate(model, corpus.words, seed=2**70)
 
 

@@ -212,3 +212,56 @@ def test_parameters_that_are_sharded_are_refused(monkeypatch):
     monkeypatch.setattr(case.weight, "full_tensor", whole, raising=False)
     with pytest.raises(TypeError, match=r"must both be plain tensors, got one sharded .*full_tensor"):
         linear_cross_entropy(case.input, case.weight, case.target)
+
+
+class Doubling:
+    """A mixin: it stands before the class whose form would be that of another forward."""
+
+    def forward(self, z):
+        return 2.0 * super().forward(z)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class DoubledCap(Doubling, SoftCap): ...
+
+
+class DoubledTable(Doubling, PLIF): ...
+
+
+def doubled_by_a_hook():
+    function = PLIF(10, 5.0)
+    function.register_forward_hook(lambda module, given, came: 2.0 * came)
+    return function
+
+
+def halved_before():
+    function = Scale(0.7)
+    function.register_forward_pre_hook(lambda module, given: (0.5 * given[0],))
+    return function
+
+
+def replaced():
+    function = SoftCap(3.0)
+    function.forward = lambda z: 2.0 * z
+    return function
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: DoubledCap(3.0), lambda: DoubledTable(50, 5.0), doubled_by_a_hook, halved_before, replaced],
+)
+def test_what_a_call_gives_is_what_the_loss_evaluates(make):
+    """Whether a mixin, a hook or the instance itself says so: not the form its class is known by."""
+    head, hidden, target = MonotonicHead(6, 13, make()), 5.0 * torch.randn(5, 6), torch.randint(13, (5,))
+    torch.testing.assert_close(head(hidden, target), cross_entropy(head(hidden), target))
+
+
+class Still(nn.Module):
+    @torch.no_grad()
+    def forward(self, z):
+        return 2.0 * z
+
+
+def test_a_module_without_gradients_is_refused_by_name():
+    case = make_case((4,), function=Still())
+    with pytest.raises(ValueError, match="`function` must be differentiable"):
+        our_loss(case, "chunked")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.helpers import CHUNKED, REFERENCE, make_case
-from uncork import linear_cross_entropy, mixture_cross_entropy
+from uncork import chunk_bytes, linear_cross_entropy, mixture_cross_entropy
 from uncork.functions import PLIF, GeneralizedSigSoftmax, Scale, Tabulated
 from uncork.heads import MixtureHead, SoftmaxHead
 
@@ -97,3 +97,15 @@ def test_a_tensor_that_a_module_hides_gets_its_gradient_or_an_error(reduction):
     with pytest.raises(ValueError, match=r"`function` must hold .* parameters, got .* shape \(\)"):
         gradient(Tempered(raw * 2), "chunked")
     assert gradient(Tempered(torch.tensor(1.0)), "chunked") is None
+
+
+def test_targets_of_64_bits_without_sign_are_refused():
+    """2^64 - 100 would become -100, which is ignored."""
+    target = torch.tensor([2**64 - 100, 1], dtype=torch.uint64)
+    with pytest.raises(TypeError, match="`target` must hold word indices.*got torch.uint64. Convert"):
+        linear_cross_entropy(torch.zeros(2, 3), torch.zeros(4, 3), target)
+
+
+def test_a_budget_beyond_64_bits_is_refused():
+    with pytest.raises(ValueError, match=r"below 2\^63"), chunk_bytes(2**63):
+        pass

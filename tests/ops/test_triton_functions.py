@@ -45,9 +45,12 @@ def test_value_and_slope(name):
     # One rounding of z - c and two of f itself.
     allowed = 2 * eps * (right.abs() + right_slope * (z - form.constants[0]).abs() + 2.5)
     assert ((value.double() - right).abs() <= allowed).all()
-    # The rounding of z - c, of 30 at most where the slope changes; a soft cap's is a difference to 1.
-    atol = 2 * eps if form.kind == "softcap" else 0.0
-    torch.testing.assert_close(slope.double(), right_slope, rtol=32 * eps, atol=atol)
+    # The rounding of z - c, or of 2 z / c, of 30 at most where the slope changes. Of a soft cap autograd's
+    # own is a difference to 1, and what is left of its slope falls below the normal numbers.
+    if form.kind == "softcap":
+        right_slope = pointwise.softcap_slope(z.double(), form.constants[0])
+    least = torch.finfo(torch.float32).tiny if form.kind == "softcap" else 0.0
+    torch.testing.assert_close(slope.double(), right_slope, rtol=32 * eps, atol=least)
 
 
 def test_every_closed_form_is_here():

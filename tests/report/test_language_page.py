@@ -1,6 +1,7 @@
 """Language-model runs on the page: folders and bundles alike, each once, in HTML and in Markdown."""
 
 import json
+import os
 import re
 
 import pytest
@@ -160,6 +161,24 @@ def test_so_is_a_line_of_a_bundle(tmp_path):
     (tmp_path / "all.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(ValueError, match="of `.*all.jsonl` its provenance lacks"):
         load([tmp_path / "all.jsonl"])
+
+
+@pytest.mark.parametrize(("option", "name"), [("-o", "output"), ("--markdown", "markdown")])
+def test_a_page_replaces_pages_alone(option, name, tmp_path, capsys):
+    folder = write_folder(tmp_path / "run", run("penn_plif", 1, 58.0))
+    code, pipe = tmp_path / "code.py", tmp_path / "pipe"
+    code.write_text("print(1)")
+    os.mkfifo(pipe)  # as a device, it would be replaced by a file
+    other = [] if option == "-o" else ["-o", str(tmp_path / "page.html")]
+    for target in (code, pipe):
+        assert cli.main(["report", str(folder), option, str(target), *other]) == 2
+        assert f"`{name}` must be a" in capsys.readouterr().err
+    assert code.read_text() == "print(1)" and pipe.is_fifo()
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(folder), "-o", str(page), "--markdown", str(page)]) == 2
+    assert "`markdown` must be another file than `output`" in capsys.readouterr().err and not page.exists()
+    both = ["report", str(folder), "-o", str(page), "--markdown", str(tmp_path / "page.md")]
+    assert cli.main(both) == cli.main(both) == 0
 
 
 @pytest.mark.parametrize("option", ["-o", "--markdown", "--figures"])

@@ -44,6 +44,21 @@ def test_only_runs_of_one_corpus_and_budget_are_compared():
     assert found[-1].title == "WikiText-2, 6 epochs"  # the rest only tells apart what is named alike
 
 
+def test_settings_are_compared_on_the_seeds_they_share():
+    """One tried with a single seed, which does well with every setting, is not the best for that."""
+    often = [run("penn_temperature", seed, 60.0 + seed) for seed in (1, 2, 3)]
+    once = run("penn_temperature", 1, 61.5, ("model.head.function.lr=0.01",))
+    trial = only(*often, once, run("penn_plif", 1, 59.0), run("penn_softmax", 1, 63.0))
+    (best,) = trial.best_by_size("temperature")
+    assert len(best.runs) == 3
+    control = trial.control(arm(trial, "plif"), "temperature")
+    assert control is best
+    better = run("penn_temperature", 1, 60.5, ("model.head.function.lr=0.01",))
+    trial = only(*often, better, run("penn_plif", 1, 59.0), run("penn_softmax", 1, 63.0))
+    (best,) = trial.best_by_size("temperature")
+    assert best.changes == ("model.head.function.lr=0.01",)
+
+
 @pytest.mark.parametrize(
     "average, unused",
     [

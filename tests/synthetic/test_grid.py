@@ -236,7 +236,7 @@ def test_the_plain_entry_resumes_from_a_bundle(tmp_path, capsys):
     [
         (["--vocabularies", "1"], "`vocabulary` must be an integer of at least 2; got 1."),
         (["--workers", "0"], "`workers` must be an integer of at least 1; got 0."),
-        (["--seeds", str(2**64)], "`seed` must be below 2^43"),
+        (["--seeds", str(2**64)], "`seed` must be below 4096"),
         (["--out", __file__], "`folder` (--out) must be a folder"),
     ],
 )

@@ -54,9 +54,24 @@ def test_a_bundle_is_replaced_by_a_later_one_but_not_by_nothing(tmp_path):
     run_grid(replace(TINY, heads=("softmax",)), tmp_path / "grid", QUICK)
     assert bundle(tmp_path / "grid", file) == 2 and bundle(tmp_path / "grid", file) == 2
     before = file.read_bytes()
-    with pytest.raises(ValueError, match="`folder` must have finished cells"):
+    with pytest.raises(ValueError, match="`bundle` must not lose cells"):
         bundle(tmp_path / "empty", file)
+    with pytest.raises(ValueError, match="`folder` must have finished cells"):
+        bundle(tmp_path / "empty", tmp_path / "new.jsonl")
+    assert not (tmp_path / "new.jsonl").exists()
     assert file.read_bytes() == before
+
+
+def test_a_bundle_loses_no_cell(tmp_path, capsys):
+    file = tmp_path / "cells.jsonl"
+    assert main([*ARGUMENTS, "--out", str(tmp_path / "a"), "--bundle", str(file)]) == 0
+    before = file.read_bytes()
+    other = [*ARGUMENTS, "--seeds", "5", "--out", str(tmp_path / "b"), "--bundle", str(file)]
+    assert main(other) == 2
+    assert "`bundle` must not lose cells" in capsys.readouterr().err and not (tmp_path / "b").exists()
+    assert file.read_bytes() == before
+    assert main([*other, "--resume", str(file)]) == 0
+    assert len(file.read_text().splitlines()) == 2
 
 
 def test_cells_that_are_there_stay_as_they_are(tmp_path):

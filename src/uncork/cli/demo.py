@@ -5,6 +5,7 @@ from pathlib import Path
 from uncork.cli.synthetic import print_summary, progress_bar
 from uncork.cli.theory import table, write_theory
 from uncork.report import write_report
+from uncork.results import check_outside
 from uncork.synthetic import Grid, Settings, run_grid
 from uncork.theory.demonstrations import demonstrations
 
@@ -33,13 +34,15 @@ def demo(
     """
     from rich.console import Console
 
+    check_outside("out", out)
+    grid = Grid(vocabularies=(vocabulary,), widths=widths, contexts=contexts, seeds=seeds)
+    list(grid.cells())  # what is wrong with it shows now, not after the theory
     console = Console()
     console.rule("1. The theory, checked")
     rows = list(demonstrations())
     console.print(table(rows))
     write_theory(out / "theory.json", rows, seed=0)
     console.rule("2. Every head on distributions that a narrow softmax cannot represent")
-    grid = Grid(vocabularies=(vocabulary,), widths=widths, contexts=contexts, seeds=seeds)
     with progress_bar(console) as bar:
         outcome = run_grid(
             grid,

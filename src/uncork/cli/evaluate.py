@@ -99,9 +99,11 @@ def _score(
     settings: dict[str, Any],
 ) -> Score:
     place = next(model.parameters()).device
-    stream_TB = batchify(getattr(corpus, split), getattr(data, _columns(split, method))).to(place)
+    columns = _columns(split, method)
+    stream_TB = batchify(getattr(corpus, split), getattr(data, columns), f"data.{columns}").to(place)
     if method == "dynamic":
-        train_TB = batchify(corpus.train, 100).to(place)
+        # The published columns of the text whose gradients are read first, or as many as a short one fills.
+        train_TB = batchify(corpus.train, min(100, len(corpus.train) // 2)).to(place)
         return dynamic_evaluation(model, train_TB, stream_TB, **settings)
     if method == "cache":
         return cache_evaluation(model, stream_TB, **settings)

@@ -61,10 +61,10 @@ def synthetic(
     grid = replace(full_grid() if full else Grid(), **given)
     settings = Settings() if tolerance is None else Settings(tolerance=tolerance)
     console = Console()
-    if bundle:
-        check_bundle(bundle)
     if resume and resume.exists():
         console.print(f"resuming from {unbundle(resume, out, settings)} cells of {resume}")
+    if bundle:
+        check_bundle(out, bundle)
     with progress_bar(console) as bar:
         outcome = run_grid(
             grid, out, settings, device=device, workers=workers, time_limit=time_limit, report=bar

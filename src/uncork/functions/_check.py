@@ -52,6 +52,21 @@ def knot_count(value: Any) -> int:
     return knots
 
 
+# Beyond it float32 would tell ordinary logits apart no better than by tenths: f would be flat in steps.
+MOST_BOUND = 1e6
+
+
+def table_bound(name: str, value: Any) -> float:
+    """`bound` as a float, if a table may reach that far."""
+    bound = positive(name, value)
+    if bound > MOST_BOUND:
+        raise ValueError(
+            f"`{name}` must be at most {MOST_BOUND:g}, got {value}. Float32 cannot tell logits apart on a "
+            "table as wide: pass one that most logits lie within, such as 20."
+        )
+    return bound
+
+
 def at_least(name: str, value: Any, least: int) -> int:
     """`value` as an int, if it is an integer, numpy's too, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -19,8 +19,9 @@ class AbstractMonotone(nn.Module, abc.ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "forward" in vars(cls) and "pointwise" not in vars(cls):
-            # One that is inherited is the form of the `forward` that has just been replaced.
+        # A form is that of the `forward` it stands beside or below; one that comes first has replaced that.
+        place = lambda name: next(i for i, each in enumerate(cls.__mro__) if name in vars(each))
+        if place("forward") < place("pointwise"):
             cls.pointwise = AbstractMonotone.pointwise
 
     @abc.abstractmethod

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.types import Device
 
-from uncork.functions._check import at_least, knot_count, parameter_dtype, positive
+from uncork.functions._check import at_least, knot_count, parameter_dtype, table_bound
 from uncork.functions.base import AbstractMonotone, at_least_float32, fill_, inverse_softplus
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise, scaled
@@ -23,8 +23,8 @@ FAR = 1e30
 class MonotoneNetwork(AbstractMonotone):
     """f(x) = sum_i v_i sigmoid(u_i x + b_i) + b, with u, v >= 0 through softplus.
 
-    It starts close to the identity on [-10, 10]. Without `skip` it is bounded; `skip=True` adds
-    softplus(a) x, which makes it a bijection.
+    It starts close to the identity on [-10, 10], the closer the more units it has. Without `skip` it is
+    bounded; `skip=True` adds softplus(a) x, which makes it a bijection.
 
     In the chunked loss it is tabulated by default: evaluating it on every logit would need N x V x units
     memory. Within the bound the table's value is off by at most d^2/8 max|f''| and its slope by
@@ -54,7 +54,7 @@ class MonotoneNetwork(AbstractMonotone):
         self.skip = bool(skip)
         self.tabulate = bool(tabulate)
         self.knots = knot_count(knots)
-        self.bound = positive("bound", bound)
+        self.bound = table_bound("bound", bound)
         dtype = parameter_dtype(dtype)
         new = lambda *shape: nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.raw_u, self.raw_v, self.b = new(units), new(units), new(units)
@@ -103,8 +103,8 @@ class MonotoneNetwork(AbstractMonotone):
         u, v, b, _, a = self._parameters_in(z.dtype)
         slope = torch.zeros_like(z) if a is None else a.expand_as(z)
         for i in range(self.units):
-            s = torch.sigmoid(u[i] * z + b[i])
-            slope = slope + v[i] * u[i] * s * (1 - s)
+            inner = u[i] * z + b[i]
+            slope = slope + v[i] * u[i] * torch.sigmoid(inner) * torch.sigmoid(-inner)  # 1 - s would cancel
         return slope
 
     def pointwise(self, dtype: torch.dtype, device: torch.device) -> Pointwise | None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.types import Device
 
-from uncork.functions._check import at_least, knot_count, parameter_dtype, positive
+from uncork.functions._check import at_least, knot_count, parameter_dtype, positive, table_bound
 from uncork.functions.base import AbstractMonotone, at_least_float32, fill_, inverse_softplus
 from uncork.ops import table, triton
 from uncork.ops.pointwise import Pointwise
@@ -41,7 +41,7 @@ class PLIF(AbstractMonotone):
     ) -> None:
         super().__init__()
         self.knots = knot_count(knots)
-        self.bound = positive("bound", bound)
+        self.bound = table_bound("bound", bound)
         if init not in ("identity", "random"):
             raise ValueError(
                 f'`init` must be "identity" or "random", got {init!r}. For another start, set `v` afterwards.'
@@ -134,7 +134,7 @@ class PLIF(AbstractMonotone):
                 f"`logits` must be finite and not all 0, got a largest size of {largest}. Leave out masked "
                 "words and tokens that went wrong."
             )
-        bound = positive("bound", largest * (1.0 + positive("margin", margin)))
+        bound = table_bound("bound", largest * (1.0 + positive("margin", margin)))
         old = self.knot_values()
         evaluate = lambda x: table.piecewise_linear(x, old, self.bound)
         slope = table.tabulate(evaluate, self.knots, bound, self.v.device).diff() * (
@@ -183,7 +183,7 @@ class PLIF(AbstractMonotone):
         return torch.tensor(self.bound, dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.bound = positive("bound", float(state))
+        self.bound = table_bound("bound", float(state))
 
     def extra_repr(self) -> str:
         return f"knots={self.knots}, bound={self.bound:g}, init={self.init!r}"

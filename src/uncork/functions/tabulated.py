@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from uncork.functions._check import knot_count, positive
+from uncork.functions._check import knot_count, table_bound
 from uncork.functions.base import AbstractMonotone, at_least_float32
 from uncork.ops import table
 from uncork.ops.pointwise import Pointwise
@@ -30,7 +30,7 @@ class Tabulated(AbstractMonotone):
             )
         self.function = function
         self.knots = knot_count(knots)
-        self.bound = positive("bound", bound)
+        self.bound = table_bound("bound", bound)
 
     def forward(self, z: Tensor) -> Tensor:
         z = at_least_float32(z)

@@ -325,8 +325,6 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
 
 
 def check_seed(seed: int) -> None:
-    """torch's generators take 64 bits, with or without a sign."""
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(
-            f"`seed` must have at most 64 bits, as torch's have; got {seed}. Give a smaller one."
-        )
+    """torch's generator on a CPU takes 32 bits: of two seeds 2^32 apart the runs would be the same."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` must be at least 0 and below 2^32; got {seed}. Give one such as 141.")

@@ -72,6 +72,16 @@ def override(config: T, assignments: typing.Iterable[str]) -> T:
     return from_dict(type(config), values)
 
 
+def refuse_repeated(assignments: typing.Iterable[str]) -> None:
+    """Of an override given twice in one place only the last would count, and the wrong experiment be run."""
+    names = [assignment.partition("=")[0] for assignment in assignments]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"`{name}` must be given once; got it {names.count(name)} times. Leave all but one out."
+            )
+
+
 def _assign(values: dict[str, Any], cls: type, path: list[str], value: Any, where: str) -> None:
     """Put the value where the path leads from `values`, which are those of the dataclass `cls`."""
     name, *rest = path

@@ -103,12 +103,15 @@ def encode(text: str, words: Sequence[str], unknown: str = "<unk>") -> list[int]
     return [number for number in encoded if number is not None]
 
 
-def batchify(stream: Tensor, batch_size: int) -> Tensor:
-    """Cut a stream into `batch_size` equal columns (T, B); the remainder is dropped."""
+def batchify(stream: Tensor, batch_size: int, name: str = "batch_size") -> Tensor:
+    """Cut a stream into `batch_size` equal columns (T, B); the remainder is dropped.
+
+    `name` is what an error calls the size.
+    """
     steps = stream.numel() // batch_size if batch_size > 0 else 0
     if steps < 2:
         raise ValueError(
-            f"`batch_size` must leave at least 2 tokens per column; got {batch_size} for a stream "
+            f"`{name}` must leave at least 2 tokens per column; got {batch_size} for a stream "
             f"of {stream.numel()} tokens. Use a smaller batch or more text."
         )
     return stream[: steps * batch_size].view(batch_size, steps).t().contiguous()

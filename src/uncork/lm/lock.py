@@ -34,8 +34,7 @@ def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
         yield
         return
     path = Path(folder) / "state" / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with _empty_again(Path(folder)), _opened(path) as file:
         patience_ends = time.monotonic() + PATIENCE_SECONDS
         while not _take(file):
             if time.monotonic() > patience_ends:
@@ -47,6 +46,25 @@ def folder_lock(folder: str | Path, enabled: bool = True) -> Iterator[None]:
         # Not those of evaluations, which are written without the lock.
         remove_leftovers(Path(folder), WRITTEN)
         yield  # closing the file releases the lock
+
+
+def _opened(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "a")
+
+
+@contextmanager
+def _empty_again(folder: Path) -> Iterator[None]:
+    """A folder that is new, and gets nothing but its lock before something is refused, does not stay."""
+    new = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if new and [path for path in folder.rglob("*") if path.is_file()] == [folder / "state" / "lock"]:
+            (folder / "state" / "lock").unlink()
+            (folder / "state").rmdir()
+            folder.rmdir()
+        raise
 
 
 def _take(file: IO[str]) -> bool:

@@ -31,6 +31,7 @@ from uncork.results import (
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
     """Refuse to overwrite a run, or to resume one under another configuration or without a state."""
+    refuse_file(folder)
     traces = _traces(folder)
     if not (folder / "config.json").exists():
         if traces:  # nobody can tell which run they are of
@@ -47,6 +48,12 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             f"`{folder}` must have a saved state to be resumed, but it has {traces[0]} and no state/step-*. "
             "Put the states back, or choose a new folder (--out)."
         )
+
+
+def refuse_file(folder: Path) -> None:
+    """A run is a folder, new or there already."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`{folder}` must be a folder, but it is a file. Give another name (--out).")
 
 
 def _traces(folder: Path) -> list[str]:

@@ -30,6 +30,7 @@ from uncork.lm.run_folder import (
     load_start,
     make_result,
     open_folder,
+    refuse_file,
     reopen_folder,
 )  # fmt: skip
 from uncork.lm.snapshot import Position, Snapshot, restore, snapshot
@@ -58,6 +59,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False) -> dict[s
     progress = Progress(config.name, enabled=world.is_first)
     precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     try:
+        refuse_file(Path(folder))
         if config.precision != "float32":
             torch.set_float32_matmul_precision("high")
         with StopRequest() as stop, folder_lock(folder, world.is_first):
@@ -295,10 +297,10 @@ class _Run:
 
 def _streams(config: DataConfig, corpus: Corpus, world: World) -> tuple[Tensor, Tensor, Tensor]:
     """The three texts in columns on the device; of the training text, the columns of this process."""
-    train_TB = batchify(corpus.train, config.batch_size)
+    train_TB = batchify(corpus.train, config.batch_size, "data.batch_size")
     train_TB = train_TB[:, world.share(config.batch_size)].contiguous().to(world.device)
-    valid_TB = batchify(corpus.valid, config.valid_batch_size).to(world.device)
-    test_TB = batchify(corpus.test, config.test_batch_size).to(world.device)
+    valid_TB = batchify(corpus.valid, config.valid_batch_size, "data.valid_batch_size").to(world.device)
+    test_TB = batchify(corpus.test, config.test_batch_size, "data.test_batch_size").to(world.device)
     return train_TB, valid_TB, test_TB
 
 

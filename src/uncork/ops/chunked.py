@@ -46,8 +46,10 @@ def chunk_bytes(size: int) -> Iterator[None]:
         raise TypeError(
             f"`size` must be an int, a number of bytes, got {size!r}. Pass a whole number such as 2**26."
         )
-    if size < 1:
-        raise ValueError(f"`size` must be at least 1 byte, got {size}. The default is 64 MiB on CPU.")
+    if not 1 <= size < 2**63:
+        raise ValueError(
+            f"`size` must be at least 1 byte, and below 2^63, got {size}. The default is 64 MiB on CPU."
+        )
     token = _chunk_bytes.set(size)
     try:
         yield

@@ -41,8 +41,14 @@ IDENTITY = Pointwise("identity")
 def as_pointwise(function: Any, dtype: torch.dtype, device: torch.device) -> Pointwise:
     """The form of a function module, its factors in `dtype`; a user's module is a callable."""
     # Of the class: a user's module may well have a layer of that name.
-    form = function.pointwise(dtype, device) if hasattr(type(function), "pointwise") else None
+    known = hasattr(type(function), "pointwise") and not _changed(function)
+    form = function.pointwise(dtype, device) if known else None
     return exactly(function) if form is None else form
+
+
+def _changed(function: Any) -> bool:
+    """Whether a call of the module gives what its class does not say: hooks, or a `forward` of its own."""
+    return bool(function._forward_hooks or function._forward_pre_hooks or "forward" in vars(function))
 
 
 def exactly(function: Any) -> Pointwise:
@@ -86,8 +92,9 @@ def softcap(z: Tensor, cap: float) -> Tensor:
 
 
 def softcap_slope(z: Tensor, cap: float) -> Tensor:
-    """1 - tanh(z/c)^2."""
-    return 1.0 - torch.tanh(z / cap).square()
+    """1 - tanh(z/c)^2, from the exponential that is left of it far out: there the difference would cancel."""
+    e = torch.exp(-2.0 * (z / cap).abs())
+    return 4.0 * e / (1.0 + e).square()
 
 
 def scaled(z: Tensor, a: Tensor) -> Tensor:
@@ -180,6 +187,11 @@ def _callable_value_and_vjp(form: Pointwise, z: Tensor, tensors_need_grad: bool)
         with autocast.off(z.device.type):
             # A copy, because a module may work in place, and a leaf may not be written to.
             f = table.elementwise(called(form, leaf.clone()), z)
+    if not f.requires_grad:
+        raise ValueError(
+            "`function` must be differentiable, got a module whose values have no gradient. Compute them "
+            "from the logits by differentiable operations, outside of torch.no_grad()."
+        )
     _refuse_outsiders(f, [leaf, *form.tensors])
 
     def vjp(g: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -179,7 +179,20 @@ def tabulate(
     inside the bound.
     """
     knots = knots_of(intervals, bound, device)
-    return elementwise(function(knots), knots)
+    return rising_at_first(elementwise(function(knots), knots), bound)
+
+
+def rising_at_first(values: Tensor, bound: float) -> Tensor:
+    """The values with the first far enough below the second that float64 can tell them apart.
+
+    A function that is flat to rounding at -T would have a first slope of 0, or just below; and the score of
+    a word masked by a logit of -inf would be 0 times that, NaN.
+    """
+    still = values.detach()
+    rise = still[1] - still[0]
+    least = 4.0 * torch.finfo(torch.float64).eps * still[1].abs().clamp(min=bound)
+    flat = (rise <= 0.0) & (rise >= -least)  # one that falls by more is not increasing, and shows
+    return torch.cat([values[:1] - torch.where(flat, rise + least, 0.0), values[1:]])
 
 
 def elementwise(f: Any, z: Tensor) -> Tensor:

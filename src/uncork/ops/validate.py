@@ -121,7 +121,7 @@ def _move(what: str, *devices: torch.device) -> str:
 def target(value: Any, leading: tuple[int, ...], words: int, device: torch.device) -> None:
     """Integer (...) or floating (..., V), without gradient."""
     tensor("target", value)
-    if value.dtype == torch.bool or value.is_complex():
+    if value.dtype in (torch.bool, torch.uint64) or value.is_complex():  # 2^64 - 100 would become -100
         raise TypeError(
             f"`target` must hold word indices (an integer dtype) or distributions (a floating one), "
             f"got {value.dtype}. Convert it with .long() or .float()."

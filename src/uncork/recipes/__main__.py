@@ -2,6 +2,7 @@
 
 import argparse
 
+from uncork.lm.config_io import refuse_repeated
 from uncork.lm.interrupt import stop_when_orphaned
 from uncork.recipes import build
 from uncork.recipes.front import exit_code, report_training
@@ -17,9 +18,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)  # overrides may stand after options too
     if options.parent is not None:
         stop_when_orphaned(options.parent)
-    return exit_code(
-        lambda: report_training(build(options.recipe, tuple(options.overrides)), options.out, options.resume)
-    )
+
+    def train() -> int:
+        refuse_repeated(options.overrides)
+        return report_training(build(options.recipe, tuple(options.overrides)), options.out, options.resume)
+
+    return exit_code(train)
 
 
 if __name__ == "__main__":

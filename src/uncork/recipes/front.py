@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from uncork.lm import Config, Interrupted, train
 from uncork.results import perplexity_text
 
@@ -15,6 +17,19 @@ def exit_code(action: Callable[[], int]) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"uncork: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        print(MEMORY, file=sys.stderr)
+        return 2
+
+
+MEMORY = "uncork: memory ran out. Choose a smaller model, batch or table, or a machine with more."
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Torch says it of a GPU by a class of its own, of a CPU in words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def report_training(config: Config, folder: str | Path, resume: bool) -> int:

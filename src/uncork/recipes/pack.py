@@ -15,10 +15,11 @@ UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**2
 def parse_bytes(text: str) -> int:
     """A size such as 60MiB or 500000."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\w*)", text.strip())
-    if not found or found[2] not in UNITS or float(found[1]) <= 0:
+    if not found or found[2] not in UNITS or not 0 < float(found[1]) < 1e18:
         units = ", ".join(unit for unit in UNITS if unit)
         raise ValueError(
-            f"`bytes` must be a positive number, alone or with one of {units}; got {text!r}. Try 60MiB."
+            f"`bytes` must be a positive number, alone or with one of {units}, below 10^18; got {text!r}. "
+            "Try 60MiB."
         )
     return int(float(found[1]) * UNITS[found[2]])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from uncork.lm.build import check
 from uncork.lm.config import Config
+from uncork.lm.config_io import refuse_repeated
 from uncork.recipes import build
 
 
@@ -50,6 +51,7 @@ def parse_variant(text: str) -> Variant:
     count = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
     recipe, rest = ":".join(parts[:count]), ":".join(parts[count:])
     overrides = tuple(re.split(r",(?=[A-Za-z_][\w.]*=)", rest)) if rest else ()
+    refuse_repeated(overrides)
     if not recipe:
         raise ValueError(
             "A variant must read `recipe`, `recipe:override,override` or `name=recipe:override`; "
@@ -68,8 +70,9 @@ def parse_variant(text: str) -> Variant:
 def plan(variants: Sequence[str], seeds: Sequence[int], changes: Sequence[str], out: Path) -> list[Run]:
     """All runs, seed by seed, checked as far as that is possible without data.
 
-    Without seeds each recipe keeps its own.
+    Without seeds each recipe keeps its own. What a variant says goes before what is said for all.
     """
+    refuse_repeated(changes)
     parsed = [parse_variant(text) for text in variants]
     if not parsed:
         raise ValueError("`recipes` must name at least one recipe; got none. See `uncork recipes`.")
@@ -85,7 +88,8 @@ def plan(variants: Sequence[str], seeds: Sequence[int], changes: Sequence[str], 
 
 
 def _run(variant: Variant, seed: int | None, changes: tuple[str, ...], out: Path) -> Run:
-    overrides = (*changes, *variant.overrides)
+    own = {change.partition("=")[0] for change in variant.overrides}
+    overrides = (*(each for each in changes if each.partition("=")[0] not in own), *variant.overrides)
     if seed is not None:
         given = [change for change in overrides if change.startswith("seed=")]
         if given:

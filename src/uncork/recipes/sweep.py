@@ -23,6 +23,7 @@ from uncork.recipes.outcome import Outcome, read_outcome
 from uncork.recipes.plan import plan
 from uncork.recipes.table import markdown, write_table
 from uncork.recipes.watch import Watch, Watched
+from uncork.results import check_outside
 
 
 POLL_SECONDS = 0.3
@@ -52,6 +53,7 @@ def sweep(
         if value is not None and not value > 0:
             raise ValueError(f"`{name}` must be positive; got {value}. Give a number above 0.")
     out = Path(out)
+    check_outside("out", out)
     runs = [Watched(run) for run in plan(recipes, seeds, changes, out)]
     for watched in runs:  # before any is started
         check_folder(watched.run.config, watched.run.folder, resume)

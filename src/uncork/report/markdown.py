@@ -5,13 +5,13 @@ from pathlib import Path
 from uncork.report.figures import Figure
 from uncork.report.section import Section
 from uncork.report.tables import Table
-from uncork.report.target import check_page
+from uncork.report.target import check_markdown
 from uncork.results import write_atomic
 
 
 def write_markdown(sections: list[Section], path: Path) -> None:
     """The text, and beside it the pictures it shows as SVG."""
-    check_page("markdown", path)
+    check_markdown("markdown", path)
     for figure in pictures(sections):
         write_atomic(path.with_name(figure.name + ".svg"), figure.svg)
     write_atomic(path, markdown(sections, path.resolve().parent.name).encode())

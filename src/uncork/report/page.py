@@ -12,7 +12,7 @@ from uncork.report.load import Results, load
 from uncork.report.markdown import write_markdown
 from uncork.report.section import Drawing, Section
 from uncork.report.summary import LABELS, METRICS, Panel, comparisons, panels
-from uncork.report.target import check_page
+from uncork.report.target import check_markdown, check_page
 from uncork.results import check_outside, write_atomic
 
 
@@ -32,7 +32,12 @@ def write_report(
     check_page("output", output)
     check_outside("figures", folder)
     if markdown:
-        check_page("markdown", markdown)
+        check_markdown("markdown", markdown)
+        if markdown.resolve() == output.resolve():
+            raise ValueError(
+                f"`markdown` must be another file than `output`, got `{markdown}` for both. Give one of them "
+                "another name."
+            )
     results = load(runs)
     sections = build(results)
     drawn = [section.drawn for section in sections]

@@ -27,11 +27,11 @@ def _run(options: argparse.Namespace) -> None:
     axes = ("vocabularies", "widths", "concentrations", "heads", "seeds", "contexts")
     grid = replace(full_grid() if options.full else Grid(), **_given(options, *axes))
     settings = Settings(**_given(options, "tolerance", "max_passes", "trial_passes"))
-    if options.bundle:
-        check_bundle(options.bundle)
     if options.resume and options.resume.exists():
         found = unbundle(options.resume, options.out, settings)
         print(f"resuming from {found} cells of {options.resume}", flush=True)
+    if options.bundle:
+        check_bundle(options.out, options.bundle)
     outcome = run_grid(
         grid,
         options.out,

@@ -10,9 +10,22 @@ from uncork.synthetic.cells import KIND, cell_path, made_with, save
 from uncork.synthetic.config import Cell, Settings
 
 
-def check_bundle(file: Path) -> None:
-    """Refuse a file that holds anything but cells: to know before a grid runs, which may take hours."""
+def check_bundle(folder: Path, file: Path) -> None:
+    """Refuse a file that holds anything but cells, or some that `folder` lacks, which would be lost.
+
+    To know it before a grid runs, which may take hours.
+    """
     check_target("bundle", file, "a bundle of synthetic cells", _is_bundle)
+    lost = _names(file) - {path.stem for path in _cell_files(folder)} if Path(file).exists() else set()
+    if lost:
+        raise ValueError(
+            f"`bundle` must not lose cells, but `{file}` has {len(lost)} that `{folder}` lacks, such as "
+            f"{min(lost)}. Go on from it with --resume, or write to another file."
+        )
+
+
+def _cell_files(folder: Path) -> list[Path]:
+    return sorted((Path(folder) / "cells").glob("*.json"))
 
 
 def _is_bundle(file: Path) -> bool:
@@ -24,8 +37,8 @@ def _is_bundle(file: Path) -> bool:
 
 def bundle(folder: Path, file: Path) -> int:
     """Write every cell of `folder` as one line of `file`, sorted by name; returns the number of cells."""
-    check_bundle(file)
-    records = [read_json(path) for path in sorted((Path(folder) / "cells").glob("*.json"))]
+    check_bundle(folder, file)
+    records = [read_json(path) for path in _cell_files(folder)]
     if not records:
         raise ValueError(f"`folder` must have finished cells, but `{folder}` has none. Run the grid first.")
     lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in records)
@@ -58,6 +71,10 @@ def unbundle(file: Path, folder: Path, settings: Settings | None = None) -> int:
         if not cell_path(Path(folder), cell).exists():
             save(Path(folder), cell, record)
     return len(found)
+
+
+def _names(file: Path) -> set[str]:
+    return {Cell(**record["cell"]).name for record in _cells(file)}
 
 
 def _cells(file: Path) -> Iterator[dict[str, Any]]:

@@ -107,6 +107,8 @@ def run_grid(
     check_outside("folder", folder)
     at_least("workers", workers, 1)
     _check_device(device)
+    if time_limit is not None and not time_limit >= 0.0:
+        raise ValueError(f"`time_limit` must be at least 0 seconds, or None; got {time_limit}. Leave it out.")
     cells = list(grid.cells())
     outcome = Outcome()
     waiting = []

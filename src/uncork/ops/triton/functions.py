@@ -52,8 +52,9 @@ def value_and_slope(z, parameter_ptr, first, second, intervals, step, KIND: tl.c
         line = tl.where(moved > 0, z, first + second * moved)
         return line - (second - 1.0) * rest, tl.where(moved > 0, 1.0 + bend, second - bend)
     elif KIND == "softcap":
-        t = tanh(z / first)
-        return first * t, 1.0 - t * t
+        x = z / first
+        e = tl.exp(-2.0 * tl.abs(x))  # far out all that is left of the slope, where 1 - tanh^2 would cancel
+        return first * tanh(x), 4.0 * e / ((1.0 + e) * (1.0 + e))
     elif KIND == "table":
         index, offset = locate(z, intervals, first, step)
         # One look-up of 64 bits: look-ups, not arithmetic, are what a table costs.

@@ -26,16 +26,19 @@ ROLE_STYLES = STYLES | {
     "other": ("#F0E442", "p", "-"),
 }
 LINES = ("-", "--", ":", "-.")
+MARKERS = tuple(dict.fromkeys(marker for _, marker, _ in ROLE_STYLES.values()))
 SIZE = (5.2, 4.8)
 
 
 def styles(trial: Trial) -> dict[str, tuple[str, str, str]]:
-    """Colour, marker and line of each arm; several arms of one role differ by line."""
+    """Colour, marker and line of each arm; several of one role differ by line, then by marker."""
     found, used = {}, dict.fromkeys(ROLE_STYLES, 0)
     for arm in trial.arms:
         colour, marker, line = ROLE_STYLES[arm.role]
         number, used[arm.role] = used[arm.role], used[arm.role] + 1
-        found[arm.label] = (colour, marker, LINES[(LINES.index(line) + number) % len(LINES)])
+        rounds, place = divmod(number, len(LINES))
+        marker = MARKERS[(MARKERS.index(marker) + rounds) % len(MARKERS)]
+        found[arm.label] = (colour, marker, LINES[(LINES.index(line) + place) % len(LINES)])
     return found
 
 

@@ -125,7 +125,7 @@ class Trial:
         for arm in sorted(self.arms, key=_mean_valid):
             if arm.role == role:
                 found[arm.size].append(arm)
-        return [found[size] for size in sorted(found)]
+        return [_best_first(found[size]) for size in sorted(found)]
 
     def name_of(self, run: Run) -> str:
         """What its head is called in the tables, whether it has ended or not."""
@@ -150,7 +150,8 @@ class Trial:
 
     def best_beside(self, run: Run, role: str) -> Arm | None:
         """Of these the one that did best on valid."""
-        return min(self.comparable(run, role), key=_mean_valid, default=None)
+        arms = self.comparable(run, role)
+        return _best_first(arms)[0] if arms else None
 
     def softmax_of(self, arm: Arm) -> Arm | None:
         """The softmax that a head is compared with; a softmax is compared with none."""
@@ -161,7 +162,7 @@ class Trial:
         others = [other for other in self.comparable(arm.runs[0], role) if other is not arm]
         alike = [other for other in others if other.setting == arm.setting]
         if alike:
-            return min(alike, key=_mean_valid)
+            return _best_first(alike)[0]
         plainest = lambda arm: (arm.runs[0].changes_unknown, len(arm.changes), _mean_valid(arm))
         return min(others, key=plainest, default=None)
 
@@ -174,6 +175,26 @@ def _perplexity_parts(result: dict[str, Any]) -> list[float] | None:
 
 def _mean_valid(arm: Arm) -> float:
     return arm.spread("valid_perplexity").mean
+
+
+def _best_first(arms: list[Arm]) -> list[Arm]:
+    """The best on valid before the others, which keep their order.
+
+    Two settings are compared on the seeds both have: one that was tried with a single seed must not be
+    called the best because that seed does well with every setting. Those with most seeds come first.
+    """
+    best, *others = sorted(arms, key=lambda arm: (-len(arm.runs), _mean_valid(arm)))
+    for other in others:
+        if _valid_beside(other, best) < _valid_beside(best, other):
+            best = other
+    return [best, *(arm for arm in arms if arm is not best)]
+
+
+def _valid_beside(arm: Arm, other: Arm) -> float:
+    """The mean on valid over the seeds that the other has too; over all, where they share none."""
+    seeds = {run.seed for run in other.runs}
+    shared = [run.result["valid_perplexity"] for run in arm.runs if run.result and run.seed in seeds]
+    return mean(shared) if shared else _mean_valid(arm)
 
 
 def trials(runs: Iterable[Run]) -> list[Trial]:
