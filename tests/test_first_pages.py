@@ -36,7 +36,7 @@ def row(where: str, head: str, runs: dict[int, dict], softmax: dict[int, dict]) 
 
 
 def rows() -> list[str]:
-    runs, small, adam = penn(), narrow(), heads()
+    runs, small, adam = penn(), narrow(24), heads()
     softmax, plif, temperature = wikitext("softmax", "plif", "temperature")
     own, learned, frozen = longer()
     alone = lambda run: {141: run}
@@ -56,7 +56,7 @@ def rows() -> list[str]:
         ),
         row("", "PLIF, slope rate 20", alone(adam[FAST]), alone(adam[ADAM_SOFTMAX])),
         row(
-            "Penn, 8 numbers for 10,000 words, 12 epochs",
+            "Penn, 8 numbers for 10,000 words, 24 epochs",
             "learned temperature",
             small[TEMPERATURE],
             small[NARROW_SOFTMAX],

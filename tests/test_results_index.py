@@ -42,7 +42,7 @@ from tests.test_narrow_heads import (
     PLIF as NARROW_PLIF,
     SOFTMAX as NARROW_SOFTMAX,
     TEMPERATURE,
-    longer as twelve_epochs,
+    longer as longer_narrow,
     runs as six_epochs,
 )
 from uncork.report import build, load
@@ -58,9 +58,10 @@ REPORTS = {
     "Penn with Adam, 84 epochs": "lm-penn-adam.md",
     "8 numbers for 10,000 words, 6 epochs": "penn-narrow/heads.jsonl",
     "8 numbers for 10,000 words, 12 epochs": "penn-narrow/longer.jsonl",
+    "8 numbers for 10,000 words, 24 epochs": "penn-narrow/longest.jsonl",
     "embedded corpus, 8 epochs": "lm-embedded.md",
 }
-ONE, TWO, WIKI, ADAM, SIX, TWELVE, EMBEDDED = REPORTS
+ONE, TWO, WIKI, ADAM, SIX, TWELVE, LONGEST, EMBEDDED = REPORTS
 IDENTITY, RANDOM, PUBLISHED = "PLIF from the identity", "PLIF, random and frozen", "PLIF, the authors' start"
 SCALE = "learned temperature"
 
@@ -114,8 +115,15 @@ def of_adam(finding: str, which: tuple, head: str) -> str:
 
 
 def of_narrow(finding: str, setting: str, label: str, head: str) -> str:
-    of = twelve_epochs().__getitem__ if setting == TWELVE else lambda label: six_epochs()[8, label]
-    return row(finding, setting, "lm-narrow.md", head, of(label), of(NARROW_SOFTMAX))
+    of = narrow(setting)
+    return row(finding, setting, "lm-narrow.md", head, of[label], of[NARROW_SOFTMAX])
+
+
+def narrow(setting: str) -> dict[str, Seeds]:
+    """The heads of 8 numbers by label."""
+    if setting == SIX:
+        return {label: by_seed for (width, label), by_seed in six_epochs().items() if width == 8}
+    return longer_narrow(12 if setting == TWELVE else 24)
 
 
 def of_embedded(finding: str, name: str, head: str) -> str:
@@ -147,6 +155,8 @@ def findings() -> list[str]:
         of_narrow(lower, SIX, TEMPERATURE, SCALE),
         of_narrow("PLIF, twice as long", TWELVE, NARROW_PLIF, IDENTITY),
         of_narrow("a learned temperature, twice as long", TWELVE, TEMPERATURE, SCALE),
+        of_narrow("PLIF, four times as long", LONGEST, NARROW_PLIF, IDENTITY),
+        of_narrow("a learned temperature, four times as long", LONGEST, TEMPERATURE, SCALE),
         of_embedded("**On text drawn from a process of full rank a mixture is ahead**", "mos", "MoS"),
         of_embedded("and PLIF is not", "plif", IDENTITY),
     ]  # fmt: skip
@@ -232,9 +242,9 @@ def on_test_by_setting() -> Iterator[tuple[str, str, str]]:
 
 def test_what_is_said_in_short_of_narrow_heads():
     gaps, ps = [], []
-    for by_seed in (lambda label: six_epochs()[8, label], lambda label: twelve_epochs()[label]):
+    for setting in (SIX, TWELVE, LONGEST):
         ends = [
-            {s: score(run, "test") for s, run in by_seed(label).items()}
+            {s: score(run, "test") for s, run in narrow(setting)[label].items()}
             for label in (NARROW_PLIF, TEMPERATURE)
         ]
         plif, temperature = ends
@@ -242,14 +252,15 @@ def test_what_is_said_in_short_of_narrow_heads():
         gaps.append(mean(temperature.values()) - mean(plif.values()))
         ps.append(welch([*plif.values()], [*temperature.values()])[0])
     told = (
-        f"it is {gaps[0]:.2f} lower on test after six epochs and {gaps[1]:.2f} after twelve, each with each "
-        f"of three seeds, which is not clear (p = {ps[0]:.3f} and {ps[1]:.2f})",
-        "what PLIF has beyond it is less after twelve epochs than after six",
+        f"it is {gaps[0]:.2f} lower on test after six epochs, {gaps[1]:.2f} after twelve and {gaps[2]:.2f} "
+        f"after 24, each with each of three seeds, which is not clear (p = {ps[0]:.3f}, {ps[1]:.2f} and "
+        f"{ps[2]:.2f})",
+        "on test what PLIF has beyond it about halves with each doubling of the epochs",
     )
-    assert gaps[1] < gaps[0]
+    assert all(0.4 < later / before < 0.6 for before, later in zip(gaps, gaps[1:], strict=False))
     assert_told(told, page(PAGE))
     gains = {(setting, head): float(number) for setting, head, number in on_test_by_setting()}
-    for setting in (ADAM, SIX, TWELVE):
+    for setting in (ADAM, SIX, TWELVE, LONGEST):
         assert gains[setting, "temperature"] < 0.5 * gains[setting, "PLIF"]
 
 
