@@ -26,7 +26,9 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="no
 def start(processes, recipe, folder, *arguments):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launch += [f"--nproc_per_node={processes}", "-m"]
-    command = [*launch, "uncork.recipes", recipe, *SMALL, *arguments, "--out", str(folder)]
+    given = {argument.partition("=")[0] for argument in arguments}
+    small = [change for change in SMALL if change.partition("=")[0] not in given]
+    command = [*launch, "uncork.recipes", recipe, *small, *arguments, "--out", str(folder)]
     return subprocess.Popen(
         command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

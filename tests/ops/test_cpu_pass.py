@@ -271,3 +271,21 @@ def test_one_word_beyond_the_top_shows():
         torch.ones(1, 1), weight, torch.tensor([1]), function=function, backend="chunked"
     )
     assert not loss.isfinite()
+
+
+@compiled
+@pytest.mark.parametrize("function", [None, "scale", "plif1001"])
+@pytest.mark.parametrize("ahead", [5.0, 10.0, 15.0, 20.0])
+def test_a_sure_word_keeps_the_digits_of_its_loss(ahead, function):
+    """p is 1 less what the other words have: beside a 1 in float32 nothing would be left of that."""
+    case = make_case((1,), 1, 1000, function=function, dtype=torch.float32)
+    case.target = torch.tensor([3])
+    assert case.bias is not None
+    with torch.no_grad():
+        case.input.fill_(1.0)
+        case.weight.zero_()
+        case.bias.zero_()[3] = ahead + 7.0
+    found, right = ours(case, CHUNKED), truth(case)
+    assert 0.0 < right["loss"] < 0.3
+    for name in ("loss", "bias"):
+        torch.testing.assert_close(found[name].double(), right[name], rtol=2e-4, atol=0.0)

@@ -100,8 +100,9 @@ class AbstractHead(nn.Module, abc.ABC):
             )
         self._check(hidden)
         flat_ND = hidden.reshape(-1, hidden.shape[-1])
-        # Scores and what they are made of: about four numbers for each logit.
-        per_token = 16 * self.num_classes * self._rows_per_token()
+        # Scores and what they are made of, about four numbers for each logit; on a CPU its allocator keeps as
+        # much again between them.
+        per_token = (16 if hidden.is_cuda else 32) * self.num_classes * self._rows_per_token()
         parts = (flat_ND,)
         if not torch.compiler.is_compiling():  # which would unroll the loop over chunks
             parts = flat_ND.split(max(1, in_bytes(budget(), hidden.device.type) // per_token))

@@ -99,7 +99,8 @@ INLINE double exponentials(const Pass *p, int kind, const float *restrict z, flo
     for (int64_t start = 0; start < p->words; start += 1024) {
         int64_t stop = start + 1024 < p->words ? start + 1024 : p->words;
         float part = 0.0f;
-#pragma omp simd reduction(+ : part)
+        int32_t ones = 0;
+#pragma omp simd reduction(+ : part, ones)
         for (int64_t j = start; j < stop; j++) {
             float f = z[j];
             if (kind == TABLE) {
@@ -109,17 +110,20 @@ INLINE double exponentials(const Pass *p, int kind, const float *restrict z, flo
             }
             /* Scaled after the subtraction: a fused multiply-add of the highest would not cancel to 0. */
             e[j] = exp_nonpositive(kind == SCALE ? scale * (z[j] - highest) : f - top);
-            part += e[j];
+            /* The highest are 1 exactly; beside them a float would forget the words of a confident token. */
+            part += e[j] == 1.0f ? 0.0f : e[j];
+            ones += e[j] == 1.0f;
         }
-        total += part;
+        total += (double)part + ones;
     }
     return total;
 }
 
 /* g_j = a e_j - b t_j (t dense, or c at the target word alone); z becomes g f'(z). */
 INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const float *restrict e,
-                           const int32_t *restrict index, float a, const float *restrict dense,
-                           float b, int64_t target, float c, double *restrict sums) {
+                           const int32_t *restrict index, double share, const float *restrict dense,
+                           float b, int64_t target, double c, double *restrict sums) {
+    const float a = (float)share;
     const float step = (float)(2.0 * p->bound / (double)p->intervals), half = 0.5f * (float)p->intervals;
     const float z_target = target >= 0 ? z[target] : 0.0f;
     const float *restrict slope = p->slope;
@@ -147,18 +151,20 @@ INLINE void write_gradient(const Pass *p, int kind, float *restrict z, const flo
         }
         if (kind == SCALE && sums) sums[0] += along;
     }
-    if (target < 0 || c == 0.0f) return; /* a word of weight 0 may be masked, and 0 times its logit no number */
-    float g = a * e[target] - c;
+    if (target < 0 || (float)c == 0.0f) return; /* a word of weight 0 may be masked, and 0 times its logit no number */
+    /* p - 1 of a sure word: in double, or nothing would be left of it. */
+    const double exact = share * e[target] - c, beyond = exact - (double)(a * e[target]);
+    const float g = (float)exact;
     if (kind == TABLE) {
         int32_t i = index[target];
         z[target] = g * slope[i];
         if (sums) {
-            sums[2 * i] -= c;
-            sums[2 * i + 1] -= (double)c * offset_in(z_target, i, half, step);
+            sums[2 * i] += beyond;
+            sums[2 * i + 1] += beyond * offset_in(z_target, i, half, step);
         }
     } else {
         z[target] = g * (kind == SCALE ? p->scale : 1.0f);
-        if (kind == SCALE && sums) sums[0] -= (double)c * z_target;
+        if (kind == SCALE && sums) sums[0] += beyond * z_target;
     }
 }
 
@@ -184,7 +190,8 @@ INLINE void token(const Pass *p, int kind, int64_t n, float *e, int32_t *index, 
         lse[k] = top + log(total[k]);
         squares += lse[k] * lse[k];
         if (!dense) {
-            joint[k] = (double)apply(p, kind, z[k * V + target]) - lse[k];
+            /* Less the top first: the logarithm of a sure word is small beside it. */
+            joint[k] = ((double)apply(p, kind, z[k * V + target]) - top) - log(total[k]);
             if (p->log_prior) joint[k] += p->log_prior[n * K + k];
             if (joint[k] > top_joint) top_joint = joint[k];
         }
@@ -218,8 +225,8 @@ INLINE void token(const Pass *p, int kind, int64_t n, float *e, int32_t *index, 
         double c = weight == 0.0 ? 0.0 : scale * weight * share;
         double a = (c + (p->z_loss == 0.0f ? 0.0 : scale * p->z_loss * 2.0 * lse[k] / K)) / total[k];
         if (p->d_log_prior) p->d_log_prior[n * K + k] = (float)-c;
-        write_gradient(p, kind, z + k * V, e + k * V, index + k * V, (float)a, dense,
-                       (float)(scale * weight), target, (float)c, sums);
+        write_gradient(p, kind, z + k * V, e + k * V, index + k * V, a, dense,
+                       (float)(scale * weight), target, c, sums);
     }
 }
 
