@@ -183,7 +183,10 @@ def test_a_control_stands_at_the_setting_that_did_best_on_valid(change):
     row = cells(tables.perplexity_table(trial), arm(trial, "plif").label)
     assert row["test minus softmax"] == "-1.00"
     text = " ".join(reading.limits(trial))
-    assert "lowest mean valid perplexity: softmax of 2." in text and "settings of its own" not in text
+    assert (
+        "lowest on valid over the seeds they share: softmax of 2." in text
+        and "settings of its own" not in text
+    )
     trial = only(*records, run("penn_softmax", 1, 57.0, less))
     best = f"softmax ({change.removeprefix('model.')}=0.35)"
     assert cells(tables.perplexity_table(trial), arm(trial, "plif").label)["test minus softmax"] == "+2.00"

@@ -147,8 +147,8 @@ def _settings(trial: Trial) -> list[str]:
     best = [f"{arms[0].label} of {len(arms)}" for arms in trial.tuned]
     if best:
         lines.append(
-            f"Tried at several settings; lowest mean valid perplexity: {'; '.join(best)}. As a control, a "
-            "head stands at the setting with the lowest. The others were tried at one."
+            f"Tried at several settings; lowest on valid over the seeds they share: {'; '.join(best)}. As a "
+            "control, a head stands at the setting with the lowest. The others were tried at one."
         )
     pairs = [f"{arm.label} with {control.label}" for arm, control in trial.changed_controls]
     if pairs:
