@@ -8,13 +8,14 @@ import sys
 import pytest
 import torch
 
+from tests.folders import files, like_a_run
 from uncork import cli
 from uncork.lm.config_io import refuse_repeated
 from uncork.recipes import __main__ as plain
 from uncork.recipes.front import exit_code
 from uncork.recipes.pack import parse_bytes
 from uncork.recipes.plan import plan
-from uncork.results import read_json, read_jsonl, write_json
+from uncork.results import read_json, read_jsonl
 
 
 TINY = ("data.limit_tokens=1500", "model.hidden=8", "epochs=1")
@@ -22,15 +23,7 @@ TINY = ("data.limit_tokens=1500", "model.hidden=8", "epochs=1")
 
 @pytest.fixture
 def run(tmp_path):
-    """What is told as a run."""
-    folder = tmp_path / "run"
-    write_json(folder / "config.json", {"name": "mine"})
-    write_json(folder / "words.json", ["a", "b"])
-    return folder
-
-
-def files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return like_a_run(tmp_path / "run")
 
 
 def test_an_override_given_twice_is_refused_by_every_way_in(tmp_path, capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import files, like_a_run
 from tests.synthetic.test_grid import ARGUMENTS, QUICK, TINY, names
 from uncork.results import read_json, write_json
 from uncork.synthetic import bundle, run_grid, unbundle
@@ -14,15 +15,7 @@ from uncork.synthetic.__main__ import main
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """What is told as a run of a language model."""
-    folder = tmp_path / "run"
-    write_json(folder / "config.json", {"name": "mine"})
-    write_json(folder / "words.json", ["a", "b"])
-    return folder
-
-
-def files(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return like_a_run(tmp_path / "run")
 
 
 def test_a_grid_is_not_run_in_a_run(run):

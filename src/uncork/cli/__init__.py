@@ -1,6 +1,5 @@
 """The `uncork` command: one file per subcommand, listed once in `COMMANDS`."""
 
-import os
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,7 +19,7 @@ from uncork.cli.synthetic import synthetic
 from uncork.cli.theory import theory
 from uncork.cli.train import train
 from uncork.cli.unpack import unpack
-from uncork.recipes.front import MEMORY, ran_out_of_memory
+from uncork.recipes.front import exit_code
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -56,21 +55,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError:
         print("uncork: the command line needs `pip install 'uncork[cli]'`.", file=sys.stderr)
         return 2
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def run() -> int:
+        _refuse_repetition(given)
+        return subcommand_cli_from_dict(COMMANDS, args=_overrides_first(given), prog="uncork") or 0
+
     try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        _refuse_repetition(arguments)
-        return subcommand_cli_from_dict(COMMANDS, args=_overrides_first(arguments), prog="uncork") or 0
-    except BrokenPipeError:  # the reader of a pipe has had enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13  # as if SIGPIPE had ended it
-    except (ValueError, TypeError, OSError) as error:
-        print(f"uncork: {error}", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        print(MEMORY, file=sys.stderr)
-        return 2
+        return exit_code(run)
     except ImportError as error:
         package = _missing(error)
         if package is None:  # a bug, not something to install

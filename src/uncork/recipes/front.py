@@ -1,5 +1,6 @@
 """What the commands share, with the command-line extra and without: how they end, and what they say."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +15,20 @@ def exit_code(action: Callable[[], int]) -> int:
     """That of `action`, or 2 for bad input, with what was wrong on stderr."""
     try:
         return action()
+    except BrokenPipeError:  # the reader of a pipe has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # as if SIGPIPE had ended it
     except (ValueError, TypeError, OSError) as error:
         print(f"uncork: {error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
+        if not _ran_out_of_memory(error):
             raise
-        print(MEMORY, file=sys.stderr)
+        print("uncork: memory ran out. Choose a smaller model, batch or table.", file=sys.stderr)
         return 2
 
 
-MEMORY = "uncork: memory ran out. Choose a smaller model, batch or table, or a machine with more."
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
+def _ran_out_of_memory(error: BaseException) -> bool:
     """Torch says it of a GPU by a class of its own, of a CPU in words."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
